@@ -13,7 +13,7 @@ safety:
 # Runs the random mix for as long as you like: make soak DURATION=8h
 DURATION ?= 30m
 soak:
-	go -C integration run ./safety soak -duration $(DURATION) $(if $(SEED),-seed $(SEED))
+	go -C integration run ./safety run -duration $(DURATION) $(if $(SEED),-seed $(SEED))
 
 # Shows what a release needs: make release VERSION=v0.1.0. With WRITE=1 it writes the versions into the modules' go.mod.
 release:

@@ -7,66 +7,66 @@ import (
 	"os"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/safety/check"
+	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
-// command is a command of the program, with its own flags. Its error ends the program with a [code].
-type command struct {
-	name, args, about string
-	run               func(args []string, out io.Writer) error
-}
-
-// commands lists all commands.
-var commands = []command{
-	{"check", "FILE", "look for violations in a history", runCheck},
-	{"run", "[-seed n]", "a random mix of faults, which must reach its floors", runRun},
-	{"soak", "[-duration 30m]", "a random mix of faults for hours", runSoak},
-	{"trace", "FILE", "a history for a viewer of traces", runTrace},
-}
-
-// errUsage reports wrong arguments. Exit code 2.
-var errUsage = errors.New("usage")
+// errFailed reports a violation, or that a run has done too little. Exit code 1. Other errors have exit code 2.
+var errFailed = errors.New("failed")
 
 func main() {
 	etcdproc.Serve()
 	mix.Serve()
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func run(args []string, out, errs io.Writer) int {
-	err := dispatch(args, out)
+	err := dispatch(os.Args[1:], os.Stdout)
 	if err == nil {
-		return 0
+		os.Exit(0)
 	}
-	_, _ = fmt.Fprintln(errs, "safety:", err)
-	if errors.Is(err, errUsage) {
-		usage(errs)
+	fmt.Fprintln(os.Stderr, "safety:", err)
+	if errors.Is(err, errFailed) {
+		os.Exit(1)
 	}
-	return code(err)
-}
-
-// code returns the exit code for an error.
-func code(err error) int {
-	if errors.Is(err, errViolated) || errors.Is(err, errFailed) {
-		return 1
-	}
-	return 2
+	os.Exit(2)
 }
 
 func dispatch(args []string, out io.Writer) error {
-	if len(args) == 0 {
-		return fmt.Errorf("%w: no command", errUsage)
+	switch {
+	case len(args) > 0 && args[0] == "run":
+		return runMix(args[1:], out)
+	case len(args) == 2 && args[0] == "check":
+		return onHistory(args[1], out, checkHistory)
+	case len(args) == 2 && args[0] == "trace":
+		return onHistory(args[1], out, trace)
 	}
-	for _, c := range commands {
-		if c.name == args[0] {
-			return c.run(args[1:], out)
-		}
-	}
-	return fmt.Errorf("%w: no command %q", errUsage, args[0])
+	return errors.New("usage: safety run [flags] | check FILE | trace FILE")
 }
 
-func usage(w io.Writer) {
-	for _, c := range commands {
-		_, _ = fmt.Fprintf(w, "  safety %-6s %-20s %s\n", c.name, c.args, c.about)
+// onHistory passes the events of a file on.
+func onHistory(path string, out io.Writer, do func([]history.Event, io.Writer) error) error {
+	events, err := history.ReadFile(path)
+	if err == nil && len(events) == 0 {
+		err = errors.New("no events")
 	}
+	if err == nil {
+		err = do(events, out)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// checkHistory prints what all checkers find in a history.
+func checkHistory(events []history.Event, out io.Writer) error {
+	report := check.Check(events)
+	err := report.Print(out)
+	switch {
+	case err != nil:
+		return err
+	case len(report.Violations) > 0:
+		return fmt.Errorf("%w: the history violates an invariant", errFailed)
+	case len(report.Malformed) > 0:
+		return errors.New(report.Malformed[0])
+	}
+	return nil
 }

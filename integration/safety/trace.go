@@ -9,116 +9,83 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// runTrace is the command "trace": a history in the Trace Event Format, which viewers such as ui.perfetto.dev draw.
-// Each client is a process, each of its actors a thread.
-func runTrace(args []string, out io.Writer) error {
-	events, err := historyOf("trace", args)
-	if err != nil {
-		return err
+// trace prints a history in the Trace Event Format, which viewers such as ui.perfetto.dev draw. Each client is a
+// process, each of its actors a thread.
+func trace(events []history.Event, out io.Writer) error {
+	t := &tracer{rows: map[string]int{}, began: map[id]history.Event{}, open: map[id]bool{}}
+	for _, e := range events {
+		t.add(e)
 	}
-	t := newTracer()
-	for n := range events {
-		t.add(&events[n])
-	}
-	t.end()
-	if err := json.NewEncoder(out).Encode(map[string]any{"traceEvents": t.out}); err != nil {
-		return fmt.Errorf("trace: %w", err)
-	}
-	return nil
+	return json.NewEncoder(out).Encode(map[string]any{"traceEvents": t.out})
 }
 
-// traced is an event of that format; times are in microseconds.
+// traced is an event of that format.
 type traced struct {
-	Name     string  `json:"name"`
-	Phase    string  `json:"ph"` // "X": an interval; "i": a moment; "M": the name of a process or a thread
-	At       float64 `json:"ts"`
-	Lasts    float64 `json:"dur"`
-	Process  int     `json:"pid"`
-	Thread   int     `json:"tid"`
-	Category string  `json:"cat,omitempty"`
-	Args     any     `json:"args,omitempty"`
+	Name    string  `json:"name"`
+	Phase   string  `json:"ph"` // "B" and "E": an interval begins and ends; "i": a moment; "M": the name of a process or a thread
+	At      float64 `json:"ts"` // in microseconds
+	Process int     `json:"pid"`
+	Thread  int     `json:"tid"`
+	Args    any     `json:"args,omitempty"`
 }
 
 // tracer turns a history into traced events.
 type tracer struct {
-	out     []traced
-	rows    map[string]int           // numbers of processes and threads, by name
-	open    map[int64]*history.Event // by Op: the event that began its present interval, Enter or Grant
-	entered map[int64]*history.Event
-	senders map[int64]*history.Event
-	faults  map[int64]*history.Event
-	last    time.Duration
+	out   []traced
+	rows  map[string]int       // numbers of processes and threads, by name
+	began map[id]history.Event // the events that began acquisitions, requests and faults
+	open  map[id]bool          // whether an acquisition waits or is held
 }
 
-func newTracer() *tracer {
-	return &tracer{
-		rows: map[string]int{}, open: map[int64]*history.Event{}, entered: map[int64]*history.Event{},
-		senders: map[int64]*history.Event{}, faults: map[int64]*history.Event{},
+// id has the number of an acquisition, a request or a fault.
+type id struct{ op, request, fault int64 }
+
+func (t *tracer) add(e history.Event) {
+	id := id{e.Op, e.Request, e.Fault}
+	if e.Kind == history.Send {
+		id.op = 0 // the acquisition for which it is sent
 	}
-}
-
-func (t *tracer) add(e *history.Event) {
-	t.last = max(t.last, e.At)
+	began := t.began[id]
 	switch e.Kind {
 	case history.Enter:
-		t.open[e.Op], t.entered[e.Op] = e, e
+		t.began[id], t.open[id] = e, true
+		t.row("B", "waits for "+e.Name, e.Actor, e)
 	case history.Grant:
-		t.interval(e.Op, e)
-		t.open[e.Op] = e
+		t.row("E", "", began.Actor, e)
+		t.row("B", "holds "+e.Name, began.Actor, e)
 	case history.GiveUp, history.Lost, history.Release:
-		t.interval(e.Op, e)
+		if t.open[id] {
+			t.row("E", "", began.Actor, e)
+		}
+		delete(t.open, id)
 	case history.Send:
-		t.senders[e.Request] = e
+		t.began[id] = e
 	case history.Apply:
-		if s := t.senders[e.Request]; s != nil && s.Name == e.Name {
-			t.moment(fmt.Sprintf("%s %s: %s", e.Verb, e.Name, e.Outcome), s.Actor, e)
+		if began.Name == e.Name { // not at the unfenced control
+			t.row("i", fmt.Sprintf("%s %s: %s", e.Verb, e.Name, e.Outcome), began.Actor, e)
 		}
 	case history.Observe:
-		t.moment("sees "+e.Name, e.Actor, e)
+		t.row("i", "sees "+e.Name, e.Actor, e)
 	case history.Fault:
-		t.faults[e.Fault] = e
-		if e.Name == history.ClientKilled {
-			for op, began := range t.open {
-				if began.Client() == e.Target {
-					t.interval(op, e)
-				}
+		e.Actor = "faults/" + e.Name + " " + e.Target
+		t.began[id] = e
+		t.row("B", e.Name+" "+e.Target, e.Actor, e)
+		for op := range t.open {
+			if a := t.began[op]; e.Name == history.ClientKilled && a.Client() == e.Target {
+				t.row("E", "", a.Actor, e)
+				delete(t.open, op)
 			}
 		}
 	case history.Heal:
-		if began := t.faults[e.Fault]; began != nil {
-			t.row(began.Name+" "+began.Target, "faults", began, e.At, "faults/"+began.Name, began)
-			delete(t.faults, e.Fault)
-		}
+		t.row("E", "", began.Actor, e)
 	default:
 	}
 }
 
-// interval ends the present interval of an acquisition, in which its caller waited or held.
-func (t *tracer) interval(op int64, end *history.Event) {
-	began := t.open[op]
-	if began == nil {
-		return
-	}
-	delete(t.open, op)
-	what := "waits for "
-	if began.Kind == history.Grant {
-		what = "holds "
-	}
-	t.row(what+began.Name, string(t.entered[op].Verb), began, max(end.At, began.At), began.Actor, []*history.Event{began, end})
-}
-
-func (t *tracer) moment(name, actor string, e *history.Event) {
-	t.row(name, "", e, e.At, actor, e)
-	t.out[len(t.out)-1].Phase = "i"
-}
-
-// row adds an interval, from an event to a time, to the row of an actor.
-func (t *tracer) row(name, category string, from *history.Event, to time.Duration, actor string, args any) {
-	client := history.Event{Actor: actor}.Client()
-	process := t.number("process_name", client, 0)
+func (t *tracer) row(phase, name, actor string, e history.Event) {
+	process := t.number("process_name", history.Event{Actor: actor}.Client(), 0)
 	t.out = append(t.out, traced{
-		Name: name, Phase: "X", At: micros(from.At), Lasts: micros(to - from.At), Category: category,
-		Process: process, Thread: t.number("thread_name", actor, process), Args: map[string]any{"events": args},
+		name, phase, float64(e.At) / float64(time.Microsecond), process, t.number("thread_name", actor, process), e,
 	})
 }
 
@@ -136,16 +103,3 @@ func (t *tracer) number(kind, name string, process int) int {
 	}
 	return n
 }
-
-// end closes the intervals that are still open at the end of the history.
-func (t *tracer) end() {
-	end := &history.Event{At: t.last}
-	for op := range t.open {
-		t.interval(op, end)
-	}
-	for _, began := range t.faults {
-		t.add(&history.Event{At: t.last, Kind: history.Heal, Fault: began.Fault})
-	}
-}
-
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -28,14 +28,12 @@ func newLink(endpoints []string) (*link, error) {
 		}
 	})
 	if err != nil {
-		l.close()
-		return nil, err
+		l.scaffold.clean()
 	}
-	return l, nil
+	return l, err
 }
 
-func (l *link) endpoints() []string {
-	var addrs []string
+func (l *link) endpoints() (addrs []string) {
 	for _, p := range l.proxies {
 		addrs = append(addrs, p.Addr())
 	}
@@ -48,16 +46,13 @@ func (l *link) each(do func(*faults.Proxy)) {
 	}
 }
 
-func (l *link) close() (all bool) { return l.scaffold.clean() }
-
 // client is an etcd client in this process. Its session is replaced now and then.
 type client struct {
+	*link
 	name   string
 	id     *identity
-	link   *link
 	in     *faults.Interceptor
 	etcd   *clientv3.Client
-	ttl    time.Duration
 	adopts bool // its sessions adopt leases that it has granted itself
 	hung   bool // close did not return
 
@@ -67,37 +62,35 @@ type client struct {
 	session *lease.Session
 }
 
-func newClient(
-	ctx context.Context, log record, id *identity, endpoints []string, ttl time.Duration, adopts bool,
-) (*client, error) {
-	l, err := newLink(endpoints) //nolint:contextcheck // it outlives the call
+func (r *run) newClient(ctx context.Context, user string, adopts bool) (*client, error) {
+	l, err := newLink(r.cluster.Endpoints()) //nolint:contextcheck // it outlives the call
 	if err != nil {
 		return nil, err
 	}
-	c := &client{name: id.user, id: id, link: l, ttl: ttl, adopts: adopts}
-	err = l.scaffold.try(func() {
-		c.in = faults.NewInterceptor(&l.scaffold)
-		c.in.OnAnswer(id.refused.answer)
-		c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(renewals{log}.options()...), etcdtest.Dial(c.in.DialOptions()...),
-			etcdtest.Dial(grpc.WithChainUnaryInterceptor(id.refused.intercept)), id.option())
-	})
+	c := &client{link: l, name: user, adopts: adopts}
+	if c.id, err = r.secured.newIdentity(user, r.report); err == nil {
+		err = l.scaffold.try(func() {
+			c.in = faults.NewInterceptor(&l.scaffold)
+			c.in.OnAnswer(c.id.refused.answer)
+			c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
+				etcdtest.Dial(grpc.WithChainUnaryInterceptor(c.id.refused.intercept)), c.id.option())
+		})
+	}
 	if err == nil {
 		err = insist(ctx, c.open)
 	}
 	if err != nil {
-		l.close()
-		return nil, err
+		l.scaffold.clean()
 	}
-	return c, nil
+	return c, err
 }
 
 func (c *client) open(ctx context.Context) error {
-	opts := lease.Options{TTL: c.ttl, Owner: c.name}
 	open := lease.NewSession
 	if c.adopts {
 		open = adopt
 	}
-	s, err := open(ctx, c.etcd, opts)
+	s, err := open(ctx, c.etcd, lease.Options{TTL: ttl, Owner: c.name})
 	if err != nil {
 		return err
 	}
@@ -127,7 +120,7 @@ func (c *client) current() *lease.Session {
 func (c *client) replace(ctx context.Context) error {
 	c.replacing.Lock()
 	defer c.replacing.Unlock()
-	closing, cancel := context.WithTimeout(ctx, c.ttl)
+	closing, cancel := context.WithTimeout(ctx, ttl)
 	_ = c.current().Close(closing) // a lease that was not revoked expires
 	cancel()
 	return insist(ctx, c.open) // etcd refuses while it has no space, or while the user lacks the permission
@@ -156,7 +149,7 @@ var unclosed = []string{
 // close closes the session and the connections. It returns an error if the session did not end.
 func (c *client) close(ctx context.Context) error {
 	err := c.current().Close(ctx)
-	c.hung = !c.link.close()
+	c.hung = !c.scaffold.clean()
 	if c.hung { // the client hangs before it closes these
 		_ = c.etcd.Lease.Close()
 		_ = c.etcd.ActiveConnection().Close()

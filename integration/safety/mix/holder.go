@@ -2,11 +2,11 @@ package mix
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -32,7 +32,6 @@ type order struct {
 	Clock     history.Clock
 	First     int64 // its numbers are above this one
 	Round     int
-	TTL       time.Duration
 	Seed      uint64
 	Workers   int
 }
@@ -73,7 +72,7 @@ func serve(o order) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // nothing is written to it
 		close(draining)
-		time.AfterFunc(served(o.TTL), cancel)
+		time.AfterFunc(served, cancel)
 	}()
 	client, err := dial(ctx, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: config, Username: o.User, Password: passwordOf(o.User), Logger: zap.NewNop(),
@@ -84,95 +83,95 @@ func serve(o order) error {
 	}
 	var session *lease.Session
 	err = insist(ctx, func(ctx context.Context) (err error) {
-		session, err = lease.NewSession(ctx, client, lease.Options{TTL: o.TTL, Owner: o.Name})
+		session, err = lease.NewSession(ctx, client, lease.Options{TTL: ttl, Owner: o.Name})
 		return err
 	})
 	if err != nil {
 		return nil // the round has ended before there was a session
 	}
 	c := &crew{
-		name: o.Name, log: log, names: roundNames(o.Round), out: out, ttl: o.TTL, draining: draining, patience: ctx,
+		name: o.Name, log: log, names: roundNames(o.Round), out: out, draining: draining, patience: ctx,
 		session: func() *lease.Session { return session },
 	}
 	c.start(o.Workers, o.Seed)
 	<-draining
 	c.wg.Wait()
-	closing, stop := context.WithTimeout(context.Background(), served(o.TTL))
+	closing, stop := context.WithTimeout(context.Background(), served)
 	defer stop()
 	return session.Close(closing) // the client is not closed, since that may hang; it ends with the process
 }
 
 // dial makes a client. It retries until ctx ends, since a member must authenticate the user.
 func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client, err error) {
-	err = insist(ctx, func(ctx context.Context) (err error) {
-		life, end := context.WithCancel(context.WithoutCancel(ctx))
-		stop := context.AfterFunc(ctx, end)
-		bounded := config
-		bounded.Context = life
-		client, err = clientv3.New(bounded)
-		switch {
-		case err != nil:
-			end()
-		case !stop():
-			err = errors.Join(context.Cause(ctx), client.Close())
-		default:
-			context.AfterFunc(client.Ctx(), end) //nolint:contextcheck // the client's context ends when the client is closed
-		}
+	config.DialTimeout = 2 * time.Second // of an attempt to authenticate
+	err = insist(ctx, func(context.Context) (err error) {
+		client, err = clientv3.New(config) //nolint:contextcheck // the client outlives the attempt
 		return err
 	})
 	return client, err
 }
 
-// holder is a client's process, as its parent sees it.
-type holder struct {
-	*child.Process
-	name  string
-	ended chan struct{} // closed when all its events are on the tape
+// berth is the place of a client that is a process of its own. After a kill a new process with another name takes it.
+type berth struct {
+	*link
+	round    *round
+	name     string // of the berth
+	user     string
+	launched int // processes until now
+
+	*child.Process // the present one
+	holder         string
+	ended          chan struct{} // closed when all its events are on the tape
 }
 
-func startHolder(o order, t *tape) (*holder, error) {
-	run, err := child.Start("", holderEnv, o)
+// launch starts the first process, or the next one after a kill.
+func (b *berth) launch() (err error) {
+	b.launched++
+	r := b.round.run
+	b.holder = b.name + "." + strconv.Itoa(b.launched)
+	b.Process, err = child.Start("", holderEnv, order{
+		Name: b.holder, Endpoints: b.endpoints(), Resources: r.resources.addr(), User: b.user, Files: r.secured.holders,
+		// Each process has its own range of numbers, above those of the tape.
+		Clock: r.tape.Clock, First: r.tape.ID() << 32, Round: b.round.number,
+		Seed: r.opts.Seed ^ hash(b.name) + uint64(b.round.number*1000+b.launched), Workers: 3,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("mix: start %s: %w", o.Name, err)
+		return fmt.Errorf("mix: start %s: %w", b.holder, err)
 	}
-	h := &holder{Process: run, name: o.Name, ended: make(chan struct{})}
+	process, ended := b.Process, make(chan struct{})
+	b.ended = ended
 	go func() {
-		defer close(h.ended)
-		for e, err := range history.Scan(run.Stdout) {
+		defer close(ended)
+		for e, err := range history.Scan(process.Stdout) {
 			if err != nil { // a killed process leaves a line that was cut short
 				break
 			}
-			t.Record(e)
+			r.tape.Record(e)
 		}
-		_, _ = io.Copy(io.Discard, run.Stdout)
+		_, _ = io.Copy(io.Discard, process.Stdout)
 	}()
-	return h, nil
+	return nil
 }
 
 // kill ends the process with SIGKILL.
-func (h *holder) kill() {
-	_ = h.Kill()
-	_ = h.wait()
-}
-
-// wait returns when the process is gone.
-func (h *holder) wait() error {
-	<-h.ended
-	return h.Wait()
+func (b *berth) kill() {
+	_ = b.Kill()
+	<-b.ended
+	_ = b.Wait()
 }
 
 // drain lets the process finish its work, and waits until it ends.
-func (h *holder) drain(bound time.Duration) error {
-	_ = h.Resume()
-	_ = h.Stdin.Close()
+func (b *berth) drain(bound time.Duration) error {
+	_ = b.Resume()
+	_ = b.Stdin.Close()
 	select {
-	case <-h.ended:
+	case <-b.ended:
 	case <-time.After(bound):
-		h.kill()
-		return fmt.Errorf("mix: %s has not ended in %v", h.name, bound)
+		b.kill()
+		return fmt.Errorf("mix: %s has not ended in %v", b.holder, bound)
 	}
-	if err := h.wait(); err != nil {
-		return fmt.Errorf("mix: %s: %w", h.name, err)
+	if err := b.Wait(); err != nil {
+		return fmt.Errorf("mix: %s: %w", b.holder, err)
 	}
 	return nil
 }

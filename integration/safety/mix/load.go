@@ -20,10 +20,13 @@ func loadFaults() []kind {
 // worker returns a worker of a client that is in no crew, for a fault or for the peace.
 func (s *strike) worker(c *client, what string) *worker {
 	return &worker{
-		crew: &crew{log: s.tape, ttl: s.ttl, draining: s.ctx.Done()}, name: c.name + "/" + what,
+		crew: &crew{log: s.tape, draining: s.ctx.Done()}, name: c.name + "/" + what,
 		rng: rand.New(rand.NewPCG(s.rng.Uint64(), 0)),
 	}
 }
+
+// idle is the work of a holder that only wants the lock.
+func idle(int64, *held) {}
 
 // burst has two clients take many locks at the same time.
 func burst(s *strike) bool {
@@ -42,7 +45,7 @@ func (s *strike) takeTogether(turns int, clients ...*client) bool {
 	const many = 32
 	var held atomic.Int64
 	id, began := s.tape.ID(), time.Now()
-	for turn := 0; turn < turns && time.Since(began) < 2*s.ttl && s.ctx.Err() == nil; turn++ {
+	for turn := 0; turn < turns && time.Since(began) < 2*ttl && s.ctx.Err() == nil; turn++ {
 		var wg sync.WaitGroup
 		for _, c := range clients {
 			session := c.current()
@@ -52,7 +55,7 @@ func (s *strike) takeTogether(turns int, clients ...*client) bool {
 					name += "." + c.id.user
 				}
 				wg.Go(func() {
-					if w.briefly(s.ctx, exclusive(session, name), func() {}) == nil {
+					if w.under(s.ctx, exclusive(session, name), idle) == nil {
 						held.Add(1)
 					}
 				})

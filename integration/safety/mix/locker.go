@@ -2,20 +2,65 @@ package mix
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// unlocker is the handle of a lock of any kind.
-type unlocker interface {
-	handle
+// held is a lock of any kind, or a leadership, that was granted.
+type held struct {
+	token    fence.Token     // of a reader: its fence.ReadToken
+	shared   bool            // it is a reader's
+	key      string          // "" if the handle does not tell it
+	resource string          // that the token is for
+	ctx      context.Context //nolint:containedctx // of the handle
+	err      func() error
+	unlock   func(context.Context) error
+	explain  func(context.Context, error) error
+	proclaim func(context.Context, string) error // nil: it is no leadership
+}
+
+// handle is a handle of the library or of a stock mutex.
+type handle[T any] interface {
+	Token() T
+	Context() context.Context
+	Err() error
 	Unlock(ctx context.Context) error
+}
+
+// heldBy returns what a handle holds.
+func heldBy[T ~int64, H handle[T]](h H, err error) (*held, error) {
+	if err != nil {
+		return nil, err
+	}
+	l := &held{token: fence.Token(h.Token()), ctx: h.Context(), err: h.Err, unlock: h.Unlock}
+	if k, ok := any(h).(interface{ Key() string }); ok {
+		l.key = k.Key()
+	}
+	if e, ok := any(h).(interface {
+		Explain(ctx context.Context, err error) error
+	}); ok {
+		l.explain = e.Explain
+	}
+	switch h := any(h).(type) {
+	case *lease.ReadLock:
+		l.shared = true
+	case *lease.Permit:
+		l.resource = h.Name() // of its slot
+	case leader:
+		l.proclaim = h.Proclaim
+	}
+	return l, nil
 }
 
 // locker is a lock of some kind in its three forms: lock waits, try does not wait, do runs a function under the lock.
@@ -23,9 +68,8 @@ type locker struct {
 	session   *lease.Session
 	enter     history.Event // has the Name, the Verb of lock and do, and other fields of the kind
 	tries     history.Verb  // of try
-	lock, try func(context.Context) (unlocker, error)
+	lock, try func(context.Context) (*held, error)
 	do        func(context.Context, function) error
-	shared    bool
 }
 
 // function is what runs under the lock.
@@ -34,35 +78,28 @@ type function func(context.Context, fence.Token) error
 func exclusive(s *lease.Session, name string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: name}, tries: history.TryLock,
-		lock: func(ctx context.Context) (unlocker, error) { return s.Lock(ctx, name) },
-		try:  func(ctx context.Context) (unlocker, error) { return s.TryLock(ctx, name) },
+		lock: func(ctx context.Context) (*held, error) { return heldBy(s.Lock(ctx, name)) },
+		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLock(ctx, name)) },
 		do:   func(ctx context.Context, fn function) error { return s.Do(ctx, name, fn) },
 	}
 }
 
 func reader(s *lease.Session, name string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: name, Verb: history.RLock}, tries: history.TryRLock, shared: true,
-		lock: func(ctx context.Context) (unlocker, error) { return ofReader(s.RLock(ctx, name)) },
-		try:  func(ctx context.Context) (unlocker, error) { return ofReader(s.TryRLock(ctx, name)) },
+		session: s, enter: history.Event{Name: name, Verb: history.RLock}, tries: history.TryRLock,
+		lock: func(ctx context.Context) (*held, error) { return heldBy(s.RLock(ctx, name)) },
+		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryRLock(ctx, name)) },
 		do: func(ctx context.Context, fn function) error {
 			return s.RDo(ctx, name, func(ctx context.Context, t fence.ReadToken) error { return fn(ctx, fence.Token(t)) })
 		},
 	}
 }
 
-// reading is the handle of a reader. In the history the verb says that the token is a fence.ReadToken.
-type reading struct{ *lease.ReadLock }
-
-func ofReader(l *lease.ReadLock, err error) (unlocker, error) { return reading{l}, err }
-
-func (r reading) Token() fence.Token { return fence.Token(r.ReadLock.Token()) }
-
-func ofSet(s *lease.Session, names []string) locker {
+func ofSet(s *lease.Session, names ...string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: names[0], With: names[1:], Verb: history.SetLock}, tries: history.TrySet,
-		lock: func(ctx context.Context) (unlocker, error) { return withoutKey(s.LockAll(ctx, names...)) },
-		try:  func(ctx context.Context) (unlocker, error) { return withoutKey(s.TryLockAll(ctx, names...)) },
+		lock: func(ctx context.Context) (*held, error) { return heldBy(s.LockAll(ctx, names...)) },
+		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLockAll(ctx, names...)) },
 		do:   func(ctx context.Context, fn function) error { return s.DoAll(ctx, names, fn) },
 	}
 }
@@ -70,8 +107,8 @@ func ofSet(s *lease.Session, names []string) locker {
 func ofTree(s *lease.Session, path string) locker {
 	return locker{
 		session: s, enter: history.Event{Name: nodeOf(path), Verb: history.TreeLock}, tries: history.TryTree,
-		lock: func(ctx context.Context) (unlocker, error) { return withoutKey(s.LockTree(ctx, path)) },
-		try:  func(ctx context.Context) (unlocker, error) { return withoutKey(s.TryLockTree(ctx, path)) },
+		lock: func(ctx context.Context) (*held, error) { return heldBy(s.LockTree(ctx, path)) },
+		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLockTree(ctx, path)) },
 		do:   func(ctx context.Context, fn function) error { return s.DoTree(ctx, path, fn) },
 	}
 }
@@ -79,114 +116,106 @@ func ofTree(s *lease.Session, path string) locker {
 // nodeOf returns the name of the queue of a tree's node.
 func nodeOf(path string) string { return strings.ReplaceAll(path, "/", "/~") }
 
-func ofSemaphore(s *lease.Session, name string, of int) locker {
+func ofSemaphore(s *lease.Session, name string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(of), Verb: history.Permit}, tries: history.TryPermit,
-		lock: func(ctx context.Context) (unlocker, error) { return withoutKey(s.Permit(ctx, name, of)) },
-		try:  func(ctx context.Context) (unlocker, error) { return withoutKey(s.TryPermit(ctx, name, of)) },
-		do:   func(ctx context.Context, fn function) error { return s.DoPermit(ctx, name, of, fn) },
+		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(permits), Verb: history.Permit}, tries: history.TryPermit,
+		lock: func(ctx context.Context) (*held, error) { return heldBy(s.Permit(ctx, name, permits)) },
+		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryPermit(ctx, name, permits)) },
+		do:   func(ctx context.Context, fn function) error { return s.DoPermit(ctx, name, permits, fn) },
 	}
 }
 
-// keyless is the handle of a set, a node of a tree or a permit. Such handles have no method Key.
-type keyless struct{ tenancy }
-
-type tenancy interface {
-	Token() fence.Token
-	Context() context.Context
-	Err() error
-	Unlock(ctx context.Context) error
-}
-
-func withoutKey(l tenancy, err error) (unlocker, error) { return keyless{l}, err }
-
-func (keyless) Key() string { return "" }
-
-// resource returns the name of the resource that the handle's token is for: the name of the lock, or of the permit's
-// slot.
-func (k locker) resource(h handle) string {
-	if own, ok := h.(keyless); ok {
-		if p, ok := own.tenancy.(*lease.Permit); ok {
-			return p.Name()
-		}
-	}
-	if s, ok := h.(scoped); ok {
-		if p, ok := lease.PermitFromContext(s.ctx); ok {
-			return p.Name()
-		}
-	}
-	return k.enter.Name
-}
-
-// take acquires a lock in a random form and holds it for a while.
-func (w *worker) take(k locker) {
-	switch w.rng.IntN(4) {
-	case 0:
-		w.tryOut(k)
-	case 1:
-		w.do(k)
-	default:
-		w.lock(k)
+// candidate is leadership as a lock, without the forms try and do. Its Unlock transfers the leadership to the
+// successor, or resigns if there is none.
+func candidate(s *lease.Session, name string, opts election.Options, successor string) locker {
+	return locker{
+		session: s, enter: history.Event{Name: name, Verb: history.Campaign},
+		lock: func(ctx context.Context) (*held, error) {
+			l, err := election.Campaign(ctx, s, name, opts)
+			return heldBy(leader{l, successor}, err)
+		},
 	}
 }
 
-func (w *worker) lock(k locker) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	op, on := w.enter(k.enter), k.session.Status().LeaseID
-	l, err := k.lock(ctx)
-	w.locked(op, k, on, l, err)
+// leader is the handle of a leader.
+type leader struct {
+	*election.Leadership
+	successor string
 }
 
-func (w *worker) tryOut(k locker) {
-	k.enter.Verb = k.tries
-	ctx, cancel := context.WithTimeout(context.Background(), 2*w.ttl)
-	defer cancel()
-	op, on := w.enter(k.enter), k.session.Status().LeaseID
-	l, err := k.try(ctx)
-	w.locked(op, k, on, l, err)
-}
-
-func (w *worker) locked(op int64, k locker, on clientv3.LeaseID, l unlocker, err error) {
-	if err != nil {
-		w.giveUp(op, on, err)
-		return
+// Unlock resigns if a transfer fails, for example because the successor does not wait.
+func (l leader) Unlock(ctx context.Context) error {
+	if l.successor == "" {
+		return l.Resign(ctx)
 	}
-	w.hold(op, k.resource(l), l)
-	w.release(op, l, l.Unlock)
-}
-
-// do uses the scoped form.
-func (w *worker) do(k locker) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	op, on := w.enter(k.enter), k.session.Status().LeaseID
-	granted := false
-	err := k.do(ctx, func(doing context.Context, token fence.Token) error {
-		granted = true
-		h := scoped{doing, token, k.session, k.shared}
-		w.under(op, k.resource(h), h, cancel) //nolint:contextcheck // requests that are under way do not end with the handle
-		return nil
-	})
-	if granted {
-		w.released(op, err)
-	} else {
-		w.giveUp(op, on, err)
-	}
-}
-
-// briefly holds a lock while do runs. It returns an error if it does not get the lock.
-func (w *worker) briefly(ctx context.Context, k locker, do func()) error {
-	op, on := w.enter(k.enter), k.session.Status().LeaseID
-	l, err := k.lock(ctx)
-	if err != nil {
-		w.giveUp(op, on, err)
+	err := l.Transfer(ctx, l.successor)
+	if err == nil || errors.Is(err, lease.ErrLost) {
 		return err
 	}
-	w.granted(op, k.resource(l), l)
-	stop := w.recordLoss(op, l) //nolint:contextcheck // the handle has its own
-	do()
-	stop()
-	w.release(op, l, l.Unlock) //nolint:contextcheck // a lock that was granted is released even if ctx has ended
-	return nil
+	if err = l.Resign(ctx); errors.Is(err, election.ErrResigned) { // Transfer has resigned
+		err = nil
+	}
+	return err
+}
+
+// stock is etcd's own mutex, as etcdctl lock uses it, on a session of its own.
+func stock(c *client, name string) locker {
+	return locker{
+		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},
+		lock: func(ctx context.Context) (*held, error) {
+			s, err := concurrency.NewSession(c.etcd, concurrency.WithTTL(int(ttl/time.Second)), concurrency.WithContext(ctx))
+			if err != nil {
+				return nil, err
+			}
+			m := &mutex{Mutex: concurrency.NewMutex(s, name), session: s, etcd: c.etcd}
+			if err = m.Lock(ctx); err == nil {
+				m.token, err = m.created(ctx)
+				m.key = m.Mutex.Key()
+			}
+			if err != nil {
+				return nil, errors.Join(err, s.Close())
+			}
+			return heldBy(m, nil)
+		},
+	}
+}
+
+// mutex is the handle of etcd's own mutex. It has no deadline: it is live if its key exists.
+type mutex struct {
+	*concurrency.Mutex
+	session *concurrency.Session
+	etcd    *clientv3.Client
+	key     string // Mutex.Unlock forgets it
+	token   fence.Token
+}
+
+func (m *mutex) Key() string        { return m.key }
+func (m *mutex) Token() fence.Token { return m.token }
+
+// Context is never done: etcd's mutex does not report a loss.
+func (m *mutex) Context() context.Context { return context.Background() }
+
+func (m *mutex) created(ctx context.Context) (fence.Token, error) {
+	resp, err := m.etcd.Get(ctx, m.Mutex.Key())
+	if err == nil && len(resp.Kvs) == 0 {
+		err = errors.New("the key is gone")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return fence.Token(resp.Kvs[0].CreateRevision), nil
+}
+
+// Err asks whether the key exists.
+func (m *mutex) Err() error {
+	token, err := m.created(m.session.Ctx())
+	if err == nil && token != m.token {
+		err = fmt.Errorf("the key was created at %d", token)
+	}
+	return err
+}
+
+// Unlock ends the session too.
+func (m *mutex) Unlock(ctx context.Context) error {
+	return errors.Join(m.Mutex.Unlock(ctx), m.session.Close())
 }

@@ -11,80 +11,79 @@ import (
 )
 
 // loner holds a lock on a session that nothing else uses, so that no other call that checks the deadline can end the
-// handle. It asks all the time whether the handle is live: the handle or, with history.ByContext, only the handle's
-// context.
+// handle. It asks all the time whether the handle is live.
 type loner struct {
-	*worker
-	session *lease.Session
-	lock    unlocker
-	op      int64
-	stop    context.CancelFunc // ends the asking
-	stopped chan struct{}
+	*held
+	ended  chan struct{}      // closed when the handle has ended, or was asked for long enough
+	stop   context.CancelFunc // makes it release the lock
+	closed chan struct{}      // closed when the session is
 }
 
-// newLoner takes a lock on a new session of c. It returns nil if it does not get the lock.
+// newLoner takes a lock on a new session of c. It returns nil if it does not get the lock. The loner asks the handle
+// or, with history.ByContext, only the handle's context.
 func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, string) locker) *loner {
-	ctx, cancel := context.WithTimeout(s.ctx, s.ttl)
+	ctx, cancel := context.WithTimeout(s.ctx, ttl)
 	defer cancel()
-	session, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: s.ttl, Owner: c.name})
+	session, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: ttl, Owner: c.name})
 	if err != nil {
 		return nil
 	}
-	l := &loner{worker: s.worker(c, "loner"), session: session, stopped: make(chan struct{})}
-	k := kind(session, s.round.names.own("loner"+strconv.FormatInt(s.tape.ID(), 10)))
-	l.op = l.enter(k.enter)
-	if l.lock, err = k.lock(ctx); err != nil {
-		l.giveUp(l.op, session.Status().LeaseID, err)
-		l.close()
+	life, stop := context.WithCancel(s.life)
+	l := &loner{ended: make(chan struct{}), stop: stop, closed: make(chan struct{})}
+	granted := make(chan *held, 1)
+	go func() {
+		defer close(l.closed)
+		w, k := s.worker(c, "loner"), kind(session, s.round.names.own("loner"+strconv.FormatInt(s.tape.ID(), 10)))
+		_ = w.under(ctx, k, func(op int64, h *held) { // the error is recorded
+			granted <- h
+			w.ask(life, op, h, by)
+			close(l.ended)
+			<-life.Done()
+		})
+		close(granted)
+		closing, cancel := context.WithTimeout(context.Background(), ttl)
+		defer cancel()
+		_ = session.Close(closing) // otherwise the lease expires
+	}()
+	if l.held = <-granted; l.held == nil {
+		l.leave()
 		return nil
 	}
-	l.granted(l.op, k.resource(l.lock), l.lock)
-	asking, stop := context.WithCancel(s.life) //nolint:gosec // leave calls it
-	l.stop = stop
-	go l.ask(asking, by)
 	return l
 }
 
-func (l *loner) ask(ctx context.Context, by history.Verb) {
-	const often = 5 * time.Millisecond
-	defer close(l.stopped)
-	for ctx.Err() == nil {
-		at, err := l.log.Now(), l.lock.Context().Err()
-		if by != history.ByContext {
-			err = l.lock.Err()
-		}
-		if err != nil {
+func (w *worker) ask(ctx context.Context, op int64, h *held, by history.Verb) {
+	for ; ctx.Err() == nil; sleep(ctx, 5*time.Millisecond) {
+		at := w.log.Now()
+		switch {
+		case by == "" && !w.look(op, h), by != "" && h.ctx.Err() != nil:
 			return
+		case by != "":
+			w.log.Record(history.Event{At: at, Kind: history.Live, Op: op, Verb: by})
 		}
-		l.log.Record(history.Event{At: at, Kind: history.Live, Op: l.op, Verb: by})
-		sleep(ctx, often)
 	}
 }
 
 // awaitEnd waits until all handles have ended, for at most a TTL and 2 s.
 func (s *strike) awaitEnd(all []*loner) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.ttl+2*time.Second)
+	ctx, cancel := context.WithTimeout(s.ctx, ttl+2*time.Second)
 	defer cancel()
 	for _, l := range all {
 		select {
-		case <-l.stopped:
+		case <-l.ended:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// leave releases the lock, and reports whether the handle was lost at its deadline.
-func (l *loner) leave() (expired bool) {
+// leave releases the lock.
+func (l *loner) leave() {
 	l.stop()
-	<-l.stopped
-	lost, ok := errors.AsType[*lease.LostError](context.Cause(l.lock.Context()))
-	l.release(l.op, l.lock, l.lock.Unlock)
-	l.close()
-	return ok && lost.Reason == lease.ReasonDeadlinePassed
+	<-l.closed
 }
 
-func (l *loner) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), l.ttl)
-	defer cancel()
-	_ = l.session.Close(ctx) // otherwise the lease expires
+// expired reports whether the handle was lost at its deadline.
+func (l *loner) expired() bool {
+	lost, ok := errors.AsType[*lease.LostError](context.Cause(l.ctx))
+	return ok && lost.Reason == lease.ReasonDeadlinePassed
 }

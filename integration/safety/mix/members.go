@@ -16,9 +16,9 @@ import (
 // clusterFaults affect members, one at a time except for the loss of the quorum.
 func clusterFaults() []kind {
 	return []kind{
-		{"leader moved", moveLeader},
-		{"leader stopped", stopLeader},
-		{"leader isolated", isolateLeader},
+		{"leader moved", onLeader(moveLeader)},
+		{"leader stopped", onLeader(stopLeader)},
+		{"leader isolated", onLeader(isolateLeader)},
 		{"member killed", onMember(killMember)},
 		{"rolling restart", rollingRestart},
 		{"quorum lost", loseQuorum},
@@ -41,10 +41,12 @@ func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 // leader returns the leader and its ID, or nil if no member says that it leads.
 func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 	for _, m := range s.cluster.Members {
-		ctx, cancel := context.WithTimeout(s.ctx, time.Second)
-		status, err := s.etcd.Status(ctx, m.Endpoint())
-		cancel()
-		if err == nil && status.Leader == status.Header.MemberId {
+		var status *clientv3.StatusResponse
+		asked := s.asks(func(ctx context.Context) (err error) {
+			status, err = s.etcd.Status(ctx, m.Endpoint())
+			return err
+		})
+		if asked && status.Leader == status.Header.MemberId {
 			return m, status.Leader
 		}
 	}
@@ -77,48 +79,42 @@ func endpoints(members []*etcdproc.Process) string {
 	return strings.Join(list, " and ")
 }
 
-func moveLeader(s *strike) bool {
-	leader, id := s.leader()
-	if leader == nil {
-		return false
+// onLeader injects a fault at the leader, if there is one.
+func onLeader(do func(*strike, *etcdproc.Process, uint64) bool) func(*strike) bool {
+	return func(s *strike) bool {
+		leader, id := s.leader()
+		if leader == nil {
+			return false
+		}
+		s.begin(leader.Endpoint())
+		return do(s, leader, id)
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-	defer cancel()
-	members, err := s.etcd.MemberList(ctx)
-	if err != nil {
-		return false
-	}
-	others := slices.DeleteFunc(members.Members, func(m *etcdserverpb.Member) bool { return m.ID == id })
-	if len(others) == 0 {
-		return false
-	}
+}
+
+func moveLeader(s *strike, leader *etcdproc.Process, id uint64) bool {
 	etcd, err := s.dial(leader) // the request must go to the leader
 	if err != nil {
 		return false
 	}
 	defer func() { _ = etcd.Close() }()
-	s.begin(leader.Endpoint())
-	_, err = etcd.MoveLeader(ctx, pick(s.rng, others).ID)
-	return err == nil
+	return s.asks(func(ctx context.Context) error {
+		members, err := s.etcd.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		others := slices.DeleteFunc(members.Members, func(m *etcdserverpb.Member) bool { return m.ID == id })
+		_, err = etcd.MoveLeader(ctx, pick(s.rng, others).ID)
+		return err
+	})
 }
 
 // stopLeader pauses the leader until the others have elected another one. It wakes up and believes that it still leads.
-func stopLeader(s *strike) bool {
-	leader, _ := s.leader()
-	if leader == nil {
-		return false
-	}
-	s.begin(leader.Endpoint())
+func stopLeader(s *strike, leader *etcdproc.Process, _ uint64) bool {
 	return paused(s, []*etcdproc.Process{leader}, 1500, 4000)
 }
 
 // isolateLeader cuts the leader off from the other members, but not from its clients.
-func isolateLeader(s *strike) bool {
-	leader, _ := s.leader()
-	if leader == nil {
-		return false
-	}
-	s.begin(leader.Endpoint())
+func isolateLeader(s *strike, leader *etcdproc.Process, _ uint64) bool {
 	hit := s.cluster.Isolate(leader) == nil
 	s.last(1500, 4000)
 	return s.cluster.Rejoin(leader) == nil && hit
@@ -134,35 +130,33 @@ func loseQuorum(s *strike) bool {
 
 func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
 	hit := true
-	woken := s.expectWoken(members)
 	for _, m := range members {
 		hit = m.Pause() == nil && hit
 	}
 	s.last(from, to)
-	woken.begin()
-	for _, m := range members {
-		hit = m.Resume() == nil && hit
-	}
-	woken.end()
-	return hit
+	return s.waking(members, func() bool {
+		for _, m := range members {
+			hit = m.Resume() == nil && hit
+		}
+		return hit
+	})
 }
 
 // slowMember pauses a member again and again, so that it runs like a member that waits for its disk.
 func slowMember(s *strike, m *etcdproc.Process) bool {
-	woken := s.expectWoken([]*etcdproc.Process{m})
-	woken.begin()
-	defer woken.end()
-	for range 8 + s.rng.IntN(10) {
-		if m.Pause() != nil {
-			return false
+	return s.waking([]*etcdproc.Process{m}, func() bool {
+		for range 8 + s.rng.IntN(10) {
+			if m.Pause() != nil {
+				return false
+			}
+			s.last(50, 250)
+			if m.Resume() != nil {
+				return false
+			}
+			s.last(10, 60)
 		}
-		s.last(50, 250)
-		if m.Resume() != nil {
-			return false
-		}
-		s.last(10, 60)
-	}
-	return true
+		return true
+	})
 }
 
 func killMember(s *strike, m *etcdproc.Process) bool {

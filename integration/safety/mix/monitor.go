@@ -3,7 +3,6 @@ package mix
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,51 +14,32 @@ import (
 
 // monitor asks the members who leads, and how many leases have expired.
 type monitor struct {
-	etcd      *clientv3.Client
-	endpoints []string
-	http      http.Client
+	etcd   *clientv3.Client
+	report *Report
+	http   http.Client
 
 	mu      sync.Mutex // guards the fields below
 	term    uint64
 	leader  uint64
-	changes int
-	counted map[string]int // by endpoint: the member's own count at the last question
-	expired int
-}
-
-func newMonitor(etcd *clientv3.Client, endpoints []string, config *tls.Config) *monitor {
-	return &monitor{
-		etcd: etcd, endpoints: endpoints, counted: map[string]int{},
-		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}},
-	}
+	expired map[string]int // by endpoint: the member's own count at the last question
 }
 
 // run asks periodically until ctx ends. What a member counts between the last question and a kill is lost, so the sums
 // are lower bounds.
-func (m *monitor) run(ctx context.Context) {
-	ticker := time.NewTicker(300 * time.Millisecond)
-	defer ticker.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
+func (m *monitor) run(ctx context.Context, endpoints []string) {
+	for ctx.Err() == nil {
+		var wg sync.WaitGroup
+		for _, e := range endpoints {
+			wg.Go(func() {
+				m.askLeader(ctx, e)
+				if n, ok := m.expiredAt(ctx, e); ok {
+					m.report.count(expiries, m.since(e, n))
+				}
+			})
 		}
-		m.look(ctx, n%3 == 0)
+		wg.Wait()
+		sleep(ctx, 500*time.Millisecond)
 	}
-}
-
-func (m *monitor) look(ctx context.Context, leases bool) {
-	var wg sync.WaitGroup
-	for _, e := range m.endpoints {
-		wg.Go(func() {
-			m.askLeader(ctx, e)
-			if leases {
-				m.askExpired(ctx, e)
-			}
-		})
-	}
-	wg.Wait()
 }
 
 func (m *monitor) askLeader(ctx context.Context, endpoint string) {
@@ -75,22 +55,14 @@ func (m *monitor) askLeader(ctx context.Context, endpoint string) {
 		return
 	}
 	if m.leader != 0 && m.leader != status.Leader {
-		m.changes++
+		m.report.count(leaderChanges, 1)
 	}
 	m.term, m.leader = status.RaftTerm, status.Leader
 }
 
-// expiredMetric is the leader's count of leases that it has expired.
-const expiredMetric = "etcd_debugging_server_lease_expired_total "
-
-func (m *monitor) askExpired(ctx context.Context, endpoint string) {
-	if n, ok := m.expiredAt(ctx, endpoint); ok {
-		m.count(endpoint, n)
-	}
-}
-
-// expiredAt asks one member.
+// expiredAt asks one member how many leases it has expired as the leader.
 func (m *monitor) expiredAt(ctx context.Context, endpoint string) (n int, ok bool) {
+	const metric = "etcd_debugging_server_lease_expired_total "
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+endpoint+"/metrics", http.NoBody)
 	if err != nil {
 		return 0, false
@@ -100,31 +72,30 @@ func (m *monitor) expiredAt(ctx context.Context, endpoint string) (n int, ok boo
 		return 0, false
 	}
 	defer func() { _ = resp.Body.Close() }()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		text, ok := strings.CutPrefix(lines.Text(), expiredMetric)
-		if !ok {
-			continue
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), metric); ok {
+			n, err := strconv.ParseFloat(text, 64)
+			return int(n), err == nil
 		}
-		n, err := strconv.ParseFloat(text, 64)
-		return int(n), err == nil
 	}
 	return 0, false
 }
 
-// count adds what is new. A member that was restarted counts from zero.
-func (m *monitor) count(endpoint string, n int) {
+// since returns how many leases are new in a member's count. A member that was restarted counts from zero.
+func (m *monitor) since(endpoint string, n int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n < m.counted[endpoint] {
-		m.counted[endpoint] = 0
+	before := m.expired[endpoint]
+	if n < before {
+		before = 0
 	}
-	m.expired += n - m.counted[endpoint]
-	m.counted[endpoint] = n
+	m.expired[endpoint] = n
+	return n - before
 }
 
-func (m *monitor) counts() (leaderChanges, expired int) {
+// known returns a member's count at the last question.
+func (m *monitor) known(endpoint string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.changes, m.expired
+	return m.expired[endpoint]
 }

@@ -2,8 +2,9 @@ package mix
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // form is the data type of a resource.
@@ -15,6 +16,11 @@ const (
 	counter
 	forms
 )
+
+// verb returns the verb of an update.
+func (f form) verb() history.Verb {
+	return []history.Verb{history.Write, history.Add, history.Increment}[f]
+}
 
 // names are the names that a round locks, campaigns for and writes to.
 type names struct {
@@ -35,13 +41,17 @@ const namesPrefix = "mix-"
 func roundPrefix(round int) string { return fmt.Sprintf("%s%05d-", namesPrefix, round) }
 
 func roundNames(round int) names {
-	name := func(name string) string { return roundPrefix(round) + name }
+	all := func(names ...string) []string {
+		for i, name := range names {
+			names[i] = roundPrefix(round) + name
+		}
+		return names
+	}
 	return names{
-		// A lock and a lock below it are independent.
-		Hot:       []string{name("hot"), name("hot/below"), name("hot2")},
-		Cold:      []string{name("cold0"), name("cold1"), name("cold2"), name("cold3"), name("cold4"), name("cold5"), name("cold6"), name("cold7"), name("cold8")},
-		Elections: []string{name("lead0"), name("lead1"), name("lead2")},
-		Paths:     []string{name("tree"), name("tree/a"), name("tree/b"), name("tree/a/c")}, Semaphore: name("many"),
+		Hot:       all("hot", "hot/below", "hot2"), // a lock and a lock below it are independent
+		Cold:      all("cold0", "cold1", "cold2", "cold3", "cold4", "cold5", "cold6", "cold7", "cold8"),
+		Elections: all("lead0", "lead1", "lead2"),
+		Paths:     all("tree", "tree/a", "tree/b", "tree/a/c"), Semaphore: roundPrefix(round) + "many",
 	}
 }
 
@@ -50,6 +60,11 @@ func (n names) preferring() string { return n.Elections[2] }
 
 // inSQL reports whether the resource of that name is in a database: a register.
 func (n names) inSQL(name string) bool { return name == n.Cold[0] }
+
+// peers are the names that etcd's own mutex alone locks.
+func (n names) peers() []string {
+	return []string{n.Hot[0] + history.PeerMark, n.Hot[2] + history.PeerMark}
+}
 
 // quiet are the locks that sleepwalkers take as readers and as writers: of a register, a set and a counter.
 func (n names) quiet() []string { return n.Cold[1:4] }
@@ -68,7 +83,7 @@ func (n names) own(whose string) string { return n.Hot[0] + "-own-" + whose }
 // all are the names that have a resource. The semaphore gets one slot too many, so that the history shows a permit too
 // many.
 func (n names) all() []string {
-	all := slices.Concat(n.Hot, n.Cold, n.Elections)
+	all := append(n.locks(), n.Elections...)
 	for _, path := range n.Paths {
 		all = append(all, nodeOf(path))
 	}
@@ -79,20 +94,15 @@ func (n names) all() []string {
 	return all
 }
 
-// locks are all but the elections.
+// locks are those that are no elections, and of the plain kind.
 func (n names) locks() []string { return slices.Concat(n.Hot, n.Cold) }
 
 // form returns the form of a name's resource. Each group of names has all forms.
 func (n names) form(name string) form {
 	for _, group := range [][]string{n.Hot, n.Cold, n.Elections} {
-		for i, s := range group {
-			if s == name {
-				return form(i) % forms
-			}
+		if i := slices.Index(group, name); i >= 0 {
+			return form(i) % forms
 		}
 	}
 	return register
 }
-
-// pick returns a random element.
-func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }

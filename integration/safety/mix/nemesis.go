@@ -8,9 +8,6 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -24,44 +21,59 @@ type kind struct {
 
 // class is a group of kinds of faults; at most slots of them are on at a time.
 type class struct {
-	name  string
-	slots int
-	rest  [2]int // shortest and longest pause between two faults of a slot, in ms
-	kinds []kind
+	name     string
+	slots    int
+	from, to int // shortest and longest pause between two faults of a slot, in ms
+	kinds    []kind
+}
+
+// classes are the classes of the mix. At most two clients have a bad network at a time, so that the others make
+// progress.
+func classes() []class {
+	return []class{
+		{"network", 2, 100, 600, networkFaults()},
+		{"message", 2, 200, 1000, messageFaults()},
+		{"process", 2, 300, 1500, processFaults()},
+		{"cluster", 1, 1000, 2500, clusterFaults()},
+		{"storage", 1, 500, 2500, storageFaults()},
+		{"operator", 1, 500, 2500, operatorFaults()},
+		{"security", 1, 300, 1500, securityFaults()},
+		{"load", 1, 1000, 4000, loadFaults()},
+	}
+}
+
+// allKinds are the names of all kinds of faults.
+func allKinds() (names []string) {
+	for _, c := range classes() {
+		for _, k := range c.kinds {
+			names = append(names, k.name)
+		}
+	}
+	return names
 }
 
 // nemesis injects the faults of a run.
 type nemesis struct {
-	seed      uint64
-	ttl       time.Duration
-	tape      *tape
-	cluster   *etcdproc.Cluster
-	etcd      *clientv3.Client // straight to the members
-	watch     *keyWatch
-	monitor   *monitor
-	clients   []*client
-	secured   *secured
-	slowDisks bool            // whether the members' disks can be made slow
+	*run
 	life      context.Context //nolint:containedctx // of the run, which outlives the rounds
 	wg        sync.WaitGroup
+	decks     map[string]*deck // by class; they are kept from round to round
+	round     *round           // the present one; set before the slots begin
+	compacted int64            // the last revision that was compacted; only the storage slot uses it
 
-	round     *round // the present one; set before the slots begin
-	compacted int64  // the last revision that was compacted; only the storage slot uses it
-	decks     map[string]*deck
-
-	mu     sync.Mutex   // guards the fields below
-	busy   map[any]bool // clients and berths that a fault has reserved
-	struck map[string]*Struck
-	early  int // leases that woken members revoked which no longer led
+	mu   sync.Mutex   // guards the field below
+	busy map[any]bool // clients and berths that a fault has reserved
 }
 
-// Struck counts the faults of one kind that were injected.
-type Struck struct {
-	Fired  int `json:"fired"`  // met something
-	Missed int `json:"missed"` // met nothing; Counts.Faults is without them
+func (r *run) newNemesis(life context.Context) *nemesis {
+	n := &nemesis{run: r, life: life, decks: map[string]*deck{}, busy: map[any]bool{}}
+	for _, c := range classes() {
+		n.decks[c.name] = &deck{rng: rand.New(rand.NewPCG(r.opts.Seed, hash(c.name))), kinds: c.kinds}
+	}
+	return n
 }
 
-// deck deals kinds in random order, each kind once before any comes again. It is kept from round to round.
+// deck deals kinds in random order, each kind once before any comes again.
 type deck struct {
 	mu    sync.Mutex // guards the fields below
 	rng   *rand.Rand
@@ -81,53 +93,6 @@ func (d *deck) deal() kind {
 	return k
 }
 
-// strike is one fault.
-type strike struct {
-	*nemesis
-	ctx      context.Context //nolint:containedctx // of the round
-	rng      *rand.Rand
-	kind     string
-	id       int64 // of the fault; 0: it has not begun
-	target   string
-	revision int64 // for the heal event
-}
-
-// faultClasses are the classes of the mix. At most two clients have a bad network at a time, so that the others make
-// progress.
-func faultClasses() []class {
-	return []class{
-		{name: "network", slots: 2, rest: [2]int{100, 600}, kinds: networkFaults()},
-		{name: "message", slots: 2, rest: [2]int{200, 1000}, kinds: messageFaults()},
-		{name: "process", slots: 2, rest: [2]int{300, 1500}, kinds: processFaults()},
-		{name: "cluster", slots: 1, rest: [2]int{1000, 2500}, kinds: clusterFaults()},
-		{name: "storage", slots: 1, rest: [2]int{500, 2500}, kinds: storageFaults()},
-		{name: "operator", slots: 1, rest: [2]int{500, 2500}, kinds: operatorFaults()},
-		{name: "security", slots: 1, rest: [2]int{300, 1500}, kinds: securityFaults()},
-		{name: "load", slots: 1, rest: [2]int{1000, 4000}, kinds: loadFaults()},
-	}
-}
-
-// AllKinds are the names of all kinds of faults.
-func AllKinds() []string {
-	var names []string
-	for _, c := range faultClasses() {
-		for _, k := range c.kinds {
-			names = append(names, k.name)
-		}
-	}
-	return names
-}
-
-func (n *nemesis) prepare() {
-	n.busy, n.struck, n.decks = map[any]bool{}, map[string]*Struck{}, map[string]*deck{}
-	for _, c := range append(faultClasses(), peerClasses()...) {
-		n.decks[c.name] = &deck{rng: rand.New(rand.NewPCG(n.seed, hash(c.name))), kinds: c.kinds}
-		for _, k := range c.kinds {
-			n.struck[k.name] = &Struck{}
-		}
-	}
-}
-
 func hash(s string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s)) // it cannot fail
@@ -135,64 +100,48 @@ func hash(s string) uint64 {
 }
 
 // rage injects faults until ctx ends, and returns after all of them are healed.
-func (n *nemesis) rage(ctx context.Context, r *round, classes []class) {
+func (n *nemesis) rage(ctx context.Context, r *round) {
 	n.round = r
 	var slots sync.WaitGroup
-	for _, c := range classes {
+	for _, c := range classes() {
 		for i := range c.slots {
-			rng := rand.New(rand.NewPCG(n.seed+uint64(r.number), hash(c.name)+uint64(i)))
-			slots.Go(func() { n.slot(ctx, c, rng) })
+			rng := rand.New(rand.NewPCG(n.opts.Seed+uint64(r.number), hash(c.name)+uint64(i)))
+			slots.Go(func() {
+				for sleep(ctx, millis(rng, c.from, c.to)); ctx.Err() == nil; sleep(ctx, millis(rng, c.from, c.to)) {
+					k := n.decks[c.name].deal()
+					s := &strike{nemesis: n, ctx: ctx, rng: rng, kind: k.name}
+					s.heal(k.strike(s))
+				}
+			})
 		}
 	}
 	slots.Wait()
 	n.wg.Wait()
 }
 
-// slot injects faults of a class, one at a time, until ctx ends.
-func (n *nemesis) slot(ctx context.Context, c class, rng *rand.Rand) {
-	for {
-		sleep(ctx, millis(rng, c.rest[0], c.rest[1]))
-		if ctx.Err() != nil {
-			return
-		}
-		k := n.decks[c.name].deal()
-		s := &strike{nemesis: n, ctx: ctx, rng: rng, kind: k.name}
-		s.heal(k.strike(s))
-	}
+// strike is one fault.
+type strike struct {
+	*nemesis
+	ctx      context.Context //nolint:containedctx // of the round
+	rng      *rand.Rand
+	kind     string
+	begun    history.Event // zero: it has not begun
+	revision int64         // for the heal event
 }
 
 // begin records the fault, right before it begins.
 func (s *strike) begin(target string) {
-	s.id, s.target = s.tape.ID(), target
-	s.tape.Record(history.Event{Kind: history.Fault, Fault: s.id, Name: s.kind, Target: target})
+	s.begun = history.Event{Kind: history.Fault, Fault: s.tape.ID(), Name: s.kind, Target: target}
+	s.tape.Record(s.begun)
 }
 
 // heal records that the fault is healed, and counts it.
 func (s *strike) heal(hit bool) {
-	if s.id != 0 {
-		s.tape.Record(history.Event{
-			Kind: history.Heal, Fault: s.id, Name: s.kind, Target: s.target, Revision: s.revision,
-		})
+	if e := s.begun; e.Fault != 0 {
+		e.Kind, e.Revision = history.Heal, s.revision
+		s.tape.Record(e)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if hit {
-		s.struck[s.kind].Fired++
-	} else {
-		s.struck[s.kind].Missed++
-	}
-}
-
-// strikes returns a copy of the counts, and how many faults fired in all.
-func (n *nemesis) strikes() (byKind map[string]Struck, fired int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	byKind = map[string]Struck{}
-	for name, s := range n.struck {
-		byKind[name] = *s
-		fired += s.Fired
-	}
-	return byKind, fired
+	s.report.strike(s.kind, hit)
 }
 
 // take reserves a random element of all that no other fault has reserved. If there is none, giveBack is nil.
@@ -213,10 +162,12 @@ func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
 }
 
 // asks makes a request to etcd and reports whether it has succeeded within 3 s.
-func (s *strike) asks(call func(context.Context) error) bool {
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
+func (s *strike) asks(call func(context.Context) error) bool { return s.bounded(s.ctx, call) == nil }
+
+func (*strike) bounded(ctx context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	return call(ctx) == nil
+	return call(ctx)
 }
 
 // last waits for a random time while the fault lasts; from and to are in milliseconds.
@@ -228,31 +179,22 @@ func (s *strike) lastAny() {
 		s.last(200, 900)
 		return
 	}
-	ttl := int(s.ttl.Milliseconds())
-	s.last(ttl+500, ttl+2000)
+	s.last(inTTL+500, inTTL+2000)
 }
 
-func millis(rng *rand.Rand, from, to int) time.Duration {
-	return time.Duration(from+rng.IntN(to-from)) * time.Millisecond
-}
+const inTTL = int(ttl / time.Millisecond) // for last
 
-// sleep returns early if ctx ends.
-func sleep(ctx context.Context, d time.Duration) { pause(ctx.Done(), d) }
-
-// pause returns early if the channel is closed.
-func pause(end <-chan struct{}, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-end:
+// meanwhile lets something be changed until undo has changed it back. It reports whether do has succeeded.
+func (s *strike) meanwhile(do, undo func(context.Context) error, last func()) bool {
+	err := s.bounded(s.life, do)
+	if err == nil {
+		last()
 	}
-}
-
-// closed reports whether a channel is closed to which nothing is ever sent.
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
+	_ = insist(s.life, undo) // an error means that the run has ended
+	if err != nil {
+		// The request may still be on its way, in a member that is stopped, and be applied after it was undone.
+		s.awaitAgreement()
+		_ = insist(s.life, undo)
 	}
+	return err == nil
 }

@@ -2,6 +2,7 @@ package mix
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,14 +15,19 @@ const lateAnswers = "late answers, then none"
 
 // networkFaults affect all requests and answers of a client.
 func networkFaults() []kind {
+	all := func(do func(*faults.Proxy), met measure) func(*strike) bool {
+		return onClient(func(s *strike, c *client) bool { return s.onProxies(c.proxies, do, met) })
+	}
 	return []kind{
-		{"black hole", onLink((*faults.Proxy).BlackHole, waiting)},
-		{"requests held", onLink(func(p *faults.Proxy) { p.Requests.Hold() }, waiting)},
-		{"answers held", onLink(func(p *faults.Proxy) { p.Answers.Hold() }, waiting)},
-		{"reset", onLink((*faults.Proxy).Cut, nil)},
-		{"refuse", onLink((*faults.Proxy).Refuse, nil)},
-		{"slow", onLink(delay, received)},
-		{"dead endpoint", onClient(deadEndpoint)},
+		{"black hole", all((*faults.Proxy).BlackHole, waiting)},
+		{"requests held", all(func(p *faults.Proxy) { p.Requests.Hold() }, waiting)},
+		{"answers held", all(func(p *faults.Proxy) { p.Answers.Hold() }, waiting)},
+		{"reset", all((*faults.Proxy).Cut, connected)},
+		{"refuse", all((*faults.Proxy).Refuse, connected)},
+		{"slow", all(delay, received)},
+		{"dead endpoint", onClient(func(s *strike, c *client) bool {
+			return s.onProxies([]*faults.Proxy{pick(s.rng, c.proxies)}, (*faults.Proxy).BlackHole, waiting)
+		})},
 		{lateAnswers, onClient(lateThenNone)},
 	}
 }
@@ -39,42 +45,39 @@ func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	}
 }
 
-// measure reports whether a fault has met anything, by the link's traffic before the fault and at its end.
-type measure func(before, after traffic) bool
+// traffic is what proxies had to carry: connections, and bytes in both directions.
+type traffic struct{ connections, received, waiting int64 }
 
-// traffic is the number of bytes in all proxies of a link, in both directions.
-type traffic struct{ received, waiting int64 }
-
-func (l *link) traffic() (sum traffic) {
-	l.each(func(p *faults.Proxy) {
+func trafficOf(proxies []*faults.Proxy) (sum traffic) {
+	for _, p := range proxies {
+		sum.connections += int64(p.Connections())
 		for _, t := range []faults.Traffic{p.Requests.Traffic(), p.Answers.Traffic()} {
 			sum.received += t.Received
 			sum.waiting += t.Waiting()
 		}
-	})
+	}
 	return sum
 }
 
+// measure reports whether a fault has met anything, by the traffic before the fault and at its end.
+type measure func(before, after traffic) bool
+
+func connected(before, _ traffic) bool    { return before.connections > 0 }
 func waiting(_, after traffic) bool       { return after.waiting > 0 }
 func received(before, after traffic) bool { return after.received > before.received }
 
-// onLink changes all proxies of a client for a while. Without a measure, the fault has met something if there were
-// connections.
-func onLink(do func(*faults.Proxy), met measure) func(*strike) bool {
-	return onClient(func(s *strike, c *client) bool {
-		before, connections := c.link.traffic(), 0
-		c.link.each(func(p *faults.Proxy) {
-			connections += p.Connections()
-			do(p)
-		})
-		s.lastAny()
-		after := c.link.traffic()
-		c.link.each((*faults.Proxy).Restore)
-		if met == nil {
-			return connections > 0
-		}
-		return met(before, after)
-	})
+// onProxies changes proxies for a while.
+func (s *strike) onProxies(proxies []*faults.Proxy, do func(*faults.Proxy), met measure) bool {
+	before := trafficOf(proxies)
+	for _, p := range proxies {
+		do(p)
+	}
+	s.lastAny()
+	after := trafficOf(proxies)
+	for _, p := range proxies {
+		p.Restore()
+	}
+	return met(before, after)
 }
 
 func delay(p *faults.Proxy) {
@@ -93,29 +96,16 @@ func lateThenNone(s *strike, c *client) bool {
 			loners = append(loners, l)
 		}
 	}
-	late, ttl := s.ttl*9/20, int(s.ttl.Milliseconds()) // even the answer to the second of two renewals is not too late yet
-	c.link.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
-	s.last(ttl*3/4, ttl)
-	c.link.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered
+	const late = ttl * 9 / 20 // even the answer to the second of two renewals is not too late yet
+	c.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
+	s.last(inTTL*3/4, inTTL)
+	c.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered
 	s.awaitEnd(loners)
-	c.link.each((*faults.Proxy).Restore)
-	expired := 0
+	c.each((*faults.Proxy).Restore)
 	for _, l := range loners {
-		if l.leave() {
-			expired++
-		}
+		l.leave()
 	}
-	return expired == 2
-}
-
-// deadEndpoint holds all requests to one of three members, and its answers.
-func deadEndpoint(s *strike, c *client) bool {
-	p := pick(s.rng, c.link.proxies)
-	p.BlackHole()
-	s.lastAny()
-	held := p.Requests.Traffic().Waiting()+p.Answers.Traffic().Waiting() > 0
-	p.Restore()
-	return held
+	return len(loners) == 2 && !slices.ContainsFunc(loners, func(l *loner) bool { return !l.expired() })
 }
 
 // messageFaults are answers that a client never gets.
@@ -134,7 +124,7 @@ func messageFaults() []kind {
 // replaced makes the client replace its session, which revokes a lease and grants another.
 func replaced(s *strike, c *client) {
 	s.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(s.life, 3*served(s.ttl)) // so that the round ends even if replace hangs
+		ctx, cancel := context.WithTimeout(s.life, 3*served) // so that the round ends even if replace hangs
 		defer cancel()
 		_ = c.replace(ctx)
 	})
@@ -149,10 +139,7 @@ func losing(method string, match func(any) bool, provoke func(*strike, *client))
 		// A network never loses one message of a stream and delivers the next one, so a watch is never silent. A
 		// session sends no renewal on a stream whose last renewal was not answered.
 		rule.Silent = method != faults.Watch && s.rng.IntN(2) == 0
-		var j *faults.Injection
-		if err := c.link.scaffold.try(func() { j = c.in.Inject(&c.link.scaffold, rule) }); err != nil {
-			return false
-		}
+		j := c.in.Inject(&c.scaffold, rule)
 		defer j.Remove()
 		if provoke != nil {
 			provoke(s, c)
@@ -192,13 +179,7 @@ func onlyReleases(message any) bool {
 
 func does(message any, wanted func(*etcdserverpb.RequestOp) bool) bool {
 	txn, ok := message.(*etcdserverpb.TxnRequest)
-	if !ok {
-		return false
-	}
-	for _, op := range txn.Success {
-		if wanted(op) || op.GetRequestTxn() != nil && does(op.GetRequestTxn(), wanted) {
-			return true
-		}
-	}
-	return false
+	return ok && slices.ContainsFunc(txn.Success, func(op *etcdserverpb.RequestOp) bool {
+		return wanted(op) || op.GetRequestTxn() != nil && does(op.GetRequestTxn(), wanted)
+	})
 }

@@ -2,9 +2,10 @@ package mix
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -23,7 +24,7 @@ func operatorFaults() []kind {
 	var kinds []kind
 	for _, t := range takings {
 		kinds = append(kinds, kind{t.name, func(s *strike) bool {
-			held, _ := s.tape.tally.held("")
+			held, _ := s.tape.held("")
 			held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" && !e.Verb.Many() })
 			if len(held) == 0 {
 				return false
@@ -47,13 +48,13 @@ func (s *strike) taken(take func(*strike, string) bool, key string, token fence.
 // revoke revokes the lease that a key names.
 func revoke(s *strike, key string) bool {
 	text, _, _ := strings.Cut(strings.TrimPrefix(key[strings.LastIndexByte(key, '/')+1:], "r"), "-") // a reader's begins with r
-	id, ok := leaseID(text)
-	if !ok {
+	id, err := strconv.ParseInt(text, 16, 64)
+	if err != nil || id == 0 {
 		return false
 	}
 	s.begin(text)
 	return s.asks(func(ctx context.Context) error {
-		_, err := s.etcd.Revoke(ctx, id)
+		_, err := s.etcd.Revoke(ctx, clientv3.LeaseID(id))
 		return err
 	})
 }
@@ -64,15 +65,17 @@ func remove(s *strike, key string) bool { return s.write(key, clientv3.OpDelete(
 // write applies op to a key, if the key exists.
 func (s *strike) write(key string, op clientv3.Op) bool {
 	s.begin(key)
-	ctx, cancel := context.WithTimeout(s.ctx, 3*time.Second)
-	defer cancel()
 	there := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
-	resp, err := s.etcd.Txn(ctx).If(there).Then(op).Commit()
-	if err != nil || !resp.Succeeded {
-		return false
-	}
-	s.revision = resp.Header.Revision
-	return true
+	return s.asks(func(ctx context.Context) error {
+		resp, err := s.etcd.Txn(ctx).If(there).Then(op).Commit()
+		if err == nil && !resp.Succeeded {
+			err = errors.New("no such key")
+		}
+		if err == nil {
+			s.revision = resp.Header.Revision
+		}
+		return err
+	})
 }
 
 // overwrite takes a key off its lease, so that the key outlives the lease, and deletes the key after a while.

@@ -17,7 +17,7 @@ import (
 // peace follows after all faults are healed and all locks are released. No fault then excuses it if a waiter is served
 // late or out of order, or if a holder learns of a loss late or never.
 func (r *round) peace(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*served(r.run.opts.TTL))
+	ctx, cancel := context.WithTimeout(ctx, 2*served)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i, name := range r.names.Elections {
@@ -34,27 +34,27 @@ func (r *round) peace(ctx context.Context) {
 }
 
 // client returns a client without faults: any but the last, which loseLeases uses.
-func (r *round) client(i int) *client { return r.run.clients[i%max(1, len(r.run.clients)-1)] }
+func (r *round) client(i int) *client { return r.clients[i%(len(r.clients)-1)] }
 
 // lastStrike returns a fault of the peace. No client but its target may notice it.
 func (r *round) lastStrike(ctx context.Context, kind string) *strike {
-	return &strike{nemesis: r.run.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.run.opts.Seed, uint64(r.number)))}
+	return &strike{nemesis: r.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.opts.Seed, uint64(r.number)))}
 }
 
 // loseLeases makes the last client lose leases at their deadlines.
 func (r *round) loseLeases(ctx context.Context) {
-	c := r.run.clients[len(r.run.clients)-1]
+	c := r.clients[len(r.clients)-1]
 	s := r.lastStrike(ctx, lateAnswers)
 	s.begin(c.name)
 	s.heal(lateThenNone(s, c)) //nolint:contextcheck // the strike has it
 }
 
-// serve lets a worker of a client hold a lock while do runs. If the worker does not get the lock, it complains and
+// serve lets a worker of a client hold a lock while work runs. If the worker does not get the lock, it complains and
 // returns false.
-func (r *round) serve(ctx context.Context, c *client, i int, k locker, do func()) bool {
+func (r *round) serve(ctx context.Context, c *client, i int, k locker, work func(int64, *held)) bool {
 	w := r.lastStrike(ctx, "").worker(c, "caller "+strconv.Itoa(i))
 	asked := w.log.Now()
-	err := w.briefly(ctx, k, do)
+	err := w.under(ctx, k, work)
 	if err != nil && k.enter.Verb != history.Mutex { // an auth token that expires ends the watch of etcd's own mutex
 		r.complainSince(asked, "I7", "%s is not served (%s) when all faults are healed: %v", w.name, cmp.Or(k.enter.Verb, "lock"), err)
 	}
@@ -65,9 +65,9 @@ func (r *round) serve(ctx context.Context, c *client, i int, k locker, do func()
 // longer.
 func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	const many = 40
-	over, c := time.Now().Add(2*r.run.opts.TTL), r.client(i)
+	over, c := time.Now().Add(2*ttl), r.client(i)
 	for n := 0; n < many || time.Now().Before(over); n++ {
-		if !r.serve(ctx, c, i, candidate(c.current(), name, election.Options{Value: c.name}, ""), func() {}) {
+		if !r.serve(ctx, c, i, candidate(c.current(), name, election.Options{Value: c.name}, ""), idle) {
 			return
 		}
 	}
@@ -77,13 +77,13 @@ func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 // the key is in use again. It must do no harm.
 func (r *round) standInLine(ctx context.Context, i int) {
 	const late, watched = 400 * time.Millisecond, time.Second // a session watches a key that it has held for 250 ms
-	began, c := r.run.tape.Now(), r.client(i)
+	began, c := r.tape.Now(), r.client(i)
 	rule := faults.Rule{Fault: faults.RepeatRequest, Method: faults.Txn, Match: onlyReleases, Delay: late}
-	repeated := c.in.Inject(&c.link.scaffold, rule)
+	repeated := c.in.Inject(&c.scaffold, rule)
 	defer repeated.Remove()
 	k := exclusive(c.current(), r.names.own("line"))
 	r.standTogether(ctx, func(int) (*client, locker) { return c, k })
-	r.serve(ctx, c, callers, k, func() { sleep(ctx, watched) })
+	r.serve(ctx, c, callers, k, func(int64, *held) { sleep(ctx, watched) })
 	if n := repeated.Hits(); n < callers/2 { // some may have shared a commit with an acquisition
 		r.complainSince(began, "end", "%d deletions arrived twice, want %d or more", n, callers/2)
 	}
@@ -96,16 +96,16 @@ const callers = 18
 // client and lock. The checkers know which of these locks may be held together, and which callers must not be
 // overtaken.
 func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, locker)) {
-	const apart, held = 30 * time.Millisecond, 20 * time.Millisecond
-	lock := func(i int, do func()) {
+	const apart, holds = 30 * time.Millisecond, 20 * time.Millisecond
+	lock := func(i int, work func(int64, *held)) {
 		c, k := kind(i)
-		r.serve(ctx, c, i, k, do)
+		r.serve(ctx, c, i, k, work)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	lock(0, func() {
+	lock(0, func(int64, *held) {
 		for i := range callers {
-			wg.Go(func() { lock(i, func() { sleep(ctx, held) }) })
+			wg.Go(func() { lock(i, func(int64, *held) { sleep(ctx, holds) }) })
 			sleep(ctx, apart)
 		}
 	})
@@ -131,7 +131,7 @@ func (r *round) mingle(ctx context.Context) {
 		c := r.client(i)
 		switch i % 7 {
 		case 1:
-			return c, ofSet(c.current(), []string{other, name})
+			return c, ofSet(c.current(), other, name)
 		case 2, 3:
 			return c, ofTree(c.current(), name+"/"+strconv.Itoa(i%7))
 		case 4:
@@ -156,7 +156,7 @@ func (r *round) permitInTurn(ctx context.Context) {
 		case 4:
 			return c, stock(c, name)
 		}
-		return c, ofSemaphore(c.current(), name, permits)
+		return c, ofSemaphore(c.current(), name)
 	})
 }
 
@@ -169,10 +169,10 @@ func (r *round) loseKeys(ctx context.Context) {
 	kinds := []func(*lease.Session, string) locker{
 		exclusive,
 		func(s *lease.Session, name string) locker {
-			return ofSet(s, []string{name, name + "-too", name + "-also"})
+			return ofSet(s, name, name+"-too", name+"-also")
 		},
 		func(s *lease.Session, name string) locker { return ofTree(s, name+"/below") },
-		func(s *lease.Session, name string) locker { return ofSemaphore(s, name, permits) },
+		ofSemaphore,
 	}
 	for i := range each * len(takings) {
 		taking, kind := takings[i%len(takings)], kinds[i%len(kinds)]
@@ -183,7 +183,7 @@ func (r *round) loseKeys(ctx context.Context) {
 				return
 			}
 			sleep(ctx, watched)
-			s.heal(s.taken(taking.take, l.lock.Key(), l.lock.Token()))
+			s.heal(s.taken(taking.take, l.key, l.token))
 			s.awaitEnd([]*loner{l})
 			l.leave() //nolint:contextcheck // it has a bound of its own
 		})

@@ -27,9 +27,9 @@ func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 		}
 		defer giveBack()
 		for {
-			held, changed := s.tape.tally.held(b.holder.name + "/")
+			held, changed := s.tape.held(b.holder)
 			if len(held) > 0 {
-				s.begin(b.holder.name)
+				s.begin(b.holder)
 				return do(s, b)
 			}
 			select {
@@ -43,29 +43,28 @@ func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 
 // stopHolder pauses a process for longer than its lease lives.
 func stopHolder(s *strike, b *berth) bool {
-	hit := b.holder.Signal(syscall.SIGSTOP) == nil
-	ttl := int(s.ttl.Milliseconds())
-	s.last(ttl+200, ttl+2000)
-	_ = b.holder.Resume()
+	hit := b.Signal(syscall.SIGSTOP) == nil
+	s.last(inTTL+200, inTTL+2000)
+	_ = b.Resume()
 	return hit
 }
 
 // stopWithAnswer pauses a process while answers to its renewals are on their way. The process goes on after the
 // deadline that it knew, and then finds these answers in its sockets. They must not revive a handle.
 func stopWithAnswer(s *strike, b *berth) bool {
-	b.link.each(func(p *faults.Proxy) { p.Answers.Hold() })
-	sleep(s.ctx, s.ttl/3)
-	hit := b.holder.Pause(s.ctx) == nil
-	b.link.each((*faults.Proxy).Restore)
-	sleep(s.ctx, s.ttl-s.ttl/3+20*time.Millisecond)
-	_ = b.holder.Resume()
+	b.each(func(p *faults.Proxy) { p.Answers.Hold() })
+	sleep(s.ctx, ttl/3)
+	hit := b.Pause(s.ctx) == nil
+	b.each((*faults.Proxy).Restore)
+	sleep(s.ctx, ttl-ttl/3+20*time.Millisecond)
+	_ = b.Resume()
 	return hit
 }
 
 // killHolder kills a process, and starts the next one in its berth.
 func killHolder(s *strike, b *berth) bool {
-	b.holder.kill()
-	s.tape.tally.forget(b.holder.name)
+	b.kill()
+	s.tape.forget(b.holder)
 	s.last(50, 500)
 	return b.launch() == nil
 }

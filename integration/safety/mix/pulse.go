@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,27 +16,24 @@ const (
 	slowCluster = "slow cluster" // the fault in the history for a slow commit that the nemesis did not cause
 	slowCommit  = 250 * time.Millisecond
 	lostCommit  = time.Second // gives a commit up: one that a fault has lost must not excuse what comes after the fault
-	forever     = time.Duration(math.MaxInt64)
+	nobody      = clientv3.LeaseID(1)
 )
 
 // pulse makes each member commit no-ops all the time, for a plain client that no fault is aimed at. A cluster that
 // commits slowly serves all clients late, whatever the library does, so the history records a slow commit as a fault.
 type pulse struct {
-	tape *tape
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-
-	mu   sync.Mutex // guards the field below
-	late []*beat    // slow commits, also those that are still under way
+	tape  *tape
+	peace bool // slow commits are counted
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+	last  atomic.Int64 // when the last slow commit ended
 }
 
-// beat is a slow commit.
-type beat struct{ sent, answered time.Duration }
-
 // startPulse starts a pulse, which must end before its round: a history has each fault from its beginning to its end.
-func (r *run) startPulse(ctx context.Context) *pulse {
+func (r *run) startPulse(ctx context.Context, peace bool) *pulse {
 	ctx, stop := context.WithCancel(ctx)
-	p := &pulse{tape: r.tape, stop: stop}
+	p := &pulse{tape: r.tape, peace: peace, stop: stop}
+	p.last.Store(math.MinInt64)
 	for _, member := range r.members {
 		p.wg.Go(func() {
 			for ctx.Err() == nil {
@@ -53,42 +51,40 @@ func (p *pulse) end() {
 }
 
 func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
-	const nobody = clientv3.LeaseID(1)
 	ctx, cancel := context.WithTimeout(ctx, lostCommit)
 	defer cancel()
 	fault := history.Event{At: p.tape.Now(), Kind: history.Fault, Fault: p.tape.ID(), Name: slowCluster, Target: "cluster"}
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		_, _ = member.Revoke(ctx, nobody) // there is no such lease
-	}()
-	select {
-	case <-answered:
+	_, _ = member.Revoke(ctx, nobody) // there is no such lease
+	now := p.tape.Now()
+	took := now - fault.At
+	if took < slowCommit {
 		return
-	case <-time.After(slowCommit):
 	}
 	p.tape.Record(fault)
-	b := &beat{fault.At, forever}
-	p.mu.Lock()
-	p.late = append(p.late, b)
-	p.mu.Unlock()
-	<-answered
-	fault.Kind, fault.At = history.Heal, p.tape.Now()
+	fault.Kind, fault.At = history.Heal, now
 	p.tape.Record(fault)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b.answered = fault.At
+	p.last.Store(int64(now)) // roughly the last of all members
+	if p.peace {
+		p.tape.report.count(slowCommits, 1)
+		p.tape.report.longest(longestCommit, took)
+	}
 }
 
-// slow returns the number of slow commits that ended after since or go on, and the time that the longest took.
-func (p *pulse) slow(since time.Duration) (n int, longest time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, b := range p.late {
-		if b.answered >= since {
-			n++
-			longest = max(longest, min(b.answered, p.tape.Now())-b.sent)
+// wasSlow reports whether a slow commit has ended after since.
+func (p *pulse) wasSlow(since time.Duration) bool { return p.last.Load() >= int64(since) }
+
+// heartbeat records when this process did not run for a while. The checkers need that, since the library is not to
+// blame for an event that is late then.
+func (r *run) heartbeat(ctx context.Context) {
+	const beat, noted = 50 * time.Millisecond, 250 * time.Millisecond
+	for last := time.Now(); ctx.Err() == nil; {
+		sleep(ctx, beat)
+		now := time.Now()
+		if gap := now.Sub(last); gap > noted {
+			r.report.count(stalls, 1)
+			r.report.longest(longestStall, gap)
+			r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteStall, Value: gap.String()})
 		}
+		last = now
 	}
-	return n, longest
 }

@@ -1,11 +1,10 @@
 package mix
 
 import (
+	"cmp"
 	"errors"
-	"maps"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,8 +16,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// store serves the resources of a round over HTTP. Each resource has a twin, the unfenced control, which gets the same
-// writes and accepts all of them.
+// store serves the resources of a round over HTTP. Beside each is an unfenced control, which gets the same writes and
+// accepts all of them.
 type store struct {
 	log      record
 	guard    fence.Guard
@@ -28,47 +27,20 @@ type store struct {
 	check    bool             // whether tokens are checked; false: sabotage
 }
 
-// item is a resource and its twin.
+// item is a resource.
 type item struct {
-	name string
 	form form
 	sql  bool // it is in the database
 
-	mu     sync.Mutex // guards the fields below; held until the event is recorded, never while a token is checked
-	fenced state
-	twin   state
-	seen   fence.Token // the highest that the twin got
-	steps  int         // claims and updates that writers made at the fenced resource
-	open   int         // steps that are recorded but perhaps not committed, in the database
+	mu    sync.Mutex // guards the fields below; held until the event is recorded, never while a token is checked
+	value string     // of a set: its elements, separated by commas
+	steps int        // claims and updates that writers made
 }
 
-// step records a writer's step in the database. open is 1 if the step is not committed yet, else 0.
-func (it *item) step(record func(), open int) {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	record()
-	it.steps++
-	it.open += open
-}
-
-// shut ends open steps, which were committed or rolled back.
-func (it *item) shut(open int) {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	it.open -= open
-}
-
-// state is what a resource holds.
-type state struct {
-	value   string // of a register
-	members map[string]bool
-	count   int64
-}
-
-func newStore(log record, n names, d *database, sabotage Saboteur) (*store, error) {
-	s := &store{log: log, database: d, items: map[string]*item{}, check: !sabotage.ForgetToken}
+func newStore(log record, n names, d *database, check bool) (*store, error) {
+	s := &store{log: log, database: d, items: map[string]*item{}, check: check}
 	for _, name := range n.all() {
-		s.items[name] = &item{name: name, form: n.form(name), sql: d != nil && n.inSQL(name)}
+		s.items[name] = &item{form: n.form(name), sql: d != nil && n.inSQL(name)}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
@@ -79,29 +51,25 @@ func newStore(log record, n names, d *database, sabotage Saboteur) (*store, erro
 	return s, nil
 }
 
-// ServeHTTP applies a request to the twin and then passes it to the fenced resource.
+// ServeHTTP records that the control accepts a request, and then passes it to the fenced resource.
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	it, q := s.items[r.FormValue("name")], requestOf(r)
+	q := requestOf(r)
+	it := s.items[q.name]
 	if it == nil {
 		http.Error(w, "no such resource", http.StatusNotFound)
 		return
 	}
-	it.mu.Lock()
 	if !q.verb.Reads() && !q.verb.Claims() {
-		it.seen = max(it.seen, q.token)
-		it.twin.apply(q)
-		s.log.Record(q.event(it.name+history.UnfencedMark, history.OK, it.seen))
+		s.log.Record(q.event(q.name+history.UnfencedMark, history.OK, 0))
 	}
-	it.mu.Unlock()
 	switch {
 	case !s.check:
 		s.apply(w, r)
-		return
 	case it.sql:
-		s.serve(w, r, it)
-		return
+		s.serveSQL(w, r, q)
+	default:
+		s.inner.ServeHTTP(w, r)
 	}
-	s.inner.ServeHTTP(w, r)
 }
 
 // lateMark ends the value of a write that a register applies slowly, so that other requests wait: a token that is not
@@ -110,7 +78,8 @@ const lateMark = ".late"
 
 // apply serves a request whose token has been checked.
 func (s *store) apply(w http.ResponseWriter, r *http.Request) {
-	it, q := s.items[r.FormValue("name")], requestOf(r)
+	q := requestOf(r)
+	it := s.items[q.name]
 	if q.verb.OfReader() {
 		s.serveReader(w, r, it, q)
 		return
@@ -120,13 +89,17 @@ func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	}
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	if q.verb == history.Read {
-		q.value = it.fenced.read(it.form)
-	} else {
-		it.fenced.apply(q)
-		it.steps++
+	it.steps++
+	switch q.verb {
+	case history.Write, history.Increment:
+		it.value = q.value
+	case history.Add:
+		it.value = strings.TrimPrefix(it.value+","+q.value, ",")
+	case history.Read:
+		q.value = it.read()
+		it.steps--
 	}
-	s.log.Record(q.event(it.name, history.OK, s.guard.Marks()[it.name]))
+	s.log.Record(q.event(q.name, history.OK, s.guard.Marks()[q.name]))
 	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
 }
 
@@ -143,7 +116,7 @@ func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q 
 		steps := it.steps
 		it.mu.Unlock()
 		if s.check {
-			if err := check(it.name, fence.ReadToken(q.token)); err != nil {
+			if err := check(q.name, fence.ReadToken(q.token)); err != nil {
 				s.refuse(w, r, err)
 				return
 			}
@@ -151,9 +124,9 @@ func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q 
 		it.mu.Lock()
 		if done = it.steps == steps; done {
 			if q.verb == history.CheckRead {
-				q.value = it.fenced.read(it.form)
+				q.value = it.read()
 			}
-			s.log.Record(q.event(it.name, history.OK, fence.Token(s.guard.ReadMarks()[it.name])))
+			s.log.Record(q.event(q.name, history.OK, fence.Token(s.guard.ReadMarks()[q.name])))
 		}
 		it.mu.Unlock()
 	}
@@ -167,7 +140,7 @@ func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 		outcome, highest = history.Refused, stale.Highest
 	}
-	e := q.event(r.FormValue("name"), outcome, highest)
+	e := q.event(q.name, outcome, highest)
 	e.Error = err.Error()
 	s.log.Record(e)
 	if !httpfence.Error(w, err) {
@@ -177,6 +150,7 @@ func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 // request is a request to a resource.
 type request struct {
+	name  string
 	id    int64
 	verb  history.Verb
 	token fence.Token
@@ -186,7 +160,7 @@ type request struct {
 func requestOf(r *http.Request) request {
 	id, _ := strconv.ParseInt(r.FormValue("request"), 10, 64)
 	token, _ := fence.Parse(r.Header.Get(httpfence.Header) + r.Header.Get(httpfence.ReadHeader)) // at most one of them
-	return request{id: id, verb: history.Verb(r.FormValue("verb")), token: token, value: r.FormValue("value")}
+	return request{name: r.FormValue("name"), id: id, verb: history.Verb(r.FormValue("verb")), token: token, value: r.FormValue("value")}
 }
 
 func (q request) event(name string, outcome history.Outcome, highest fence.Token) history.Event {
@@ -196,30 +170,11 @@ func (q request) event(name string, outcome history.Outcome, highest fence.Token
 	}
 }
 
-func (s *state) apply(q request) {
-	switch q.verb {
-	case history.Write:
-		s.value = q.value
-	case history.Add:
-		if s.members == nil {
-			s.members = map[string]bool{}
-		}
-		s.members[q.value] = true
-	case history.Increment:
-		s.count, _ = strconv.ParseInt(q.value, 10, 64)
+func (it *item) read() string {
+	if it.form == counter {
+		return cmp.Or(it.value, "0")
 	}
-}
-
-// read returns the members of a set sorted and separated by commas.
-func (s *state) read(f form) string {
-	switch f {
-	case set:
-		return strings.Join(slices.Sorted(maps.Keys(s.members)), ",")
-	case counter:
-		return strconv.FormatInt(s.count, 10)
-	default:
-		return s.value
-	}
+	return it.value
 }
 
 // resources is the server of the present round's store.

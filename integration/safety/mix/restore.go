@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdproc"
@@ -17,33 +20,36 @@ import (
 // restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Package check
 // cannot check its history, since revisions start again in it.
 type restoration struct {
-	run     *run
-	log     record
+	*run
+	number  int // of the round whose names it uses
 	out     *writer
 	store   *store
 	rush    []string // names that all parties want
 	parties []*party
-	late    []*client     // clients that came after the restore
-	gap     int64         // revisions after the snapshot: so many that no token passes a mark before the era is raised
-	killed  time.Duration // when the members were killed
+	late    []*client // clients that came after the restore
+	gap     int64     // revisions after the snapshot: so many that no token passes a mark before the era is raised
 
-	mu         sync.Mutex // guards the fields below
-	back       bool       // revisions are going back, or have gone back
-	live       map[hold]*tenant
-	ended      []*tenant   // of those that were live at the restore: the tenants that a loss has ended
-	highest    fence.Token // the highest token that was granted before the era was raised
-	report     Restored
-	violations []string
+	mu      sync.Mutex // guards the fields below
+	back    bool       // revisions are going back, or have gone back
+	live    map[*held]*party
+	ended   []*held     // of those that were live at the restore: the handles that a loss has ended
+	highest fence.Token // the highest token that was granted before the era was raised
 }
 
-// witnesses is the number of witnesses of each party.
-const witnesses = 4
+const (
+	witnesses = 4 // of each party
+	nextEra   = 1 // of the tokens after the restore
 
-// newcomers is the number of clients that come after the restore.
-const newcomers = 2
+	// patience is the bound of each step: a lease of four TTLs may come back and expire, since nobody renews it.
+	patience = served + 6*ttl
+)
+
+func (r *restoration) wrong(format string, args ...any) {
+	r.report.violate(r.number, "I9", format, args...)
+}
 
 // restore runs the restoration.
-func (run *run) restore(life context.Context) (err error) {
+func (run *run) restore(life context.Context) error {
 	run.endWatch() // revisions start again, so it would miss changes
 	ctx, cancel := context.WithTimeout(life, 3*time.Minute)
 	defer cancel()
@@ -52,14 +58,14 @@ func (run *run) restore(life context.Context) (err error) {
 	if _, err := run.etcd.AuthDisable(ctx); err != nil {
 		return fmt.Errorf("mix: turn authentication off before the restore: %w", err)
 	}
-	number := run.report.Counts.Rounds + 1
-	r := &restoration{run: run, log: run.tape, live: map[hold]*tenant{}}
-	if err := run.tape.begin(number); err != nil {
+	r := &restoration{run: run, number: run.rounds + 1, live: map[*held]*party{}}
+	before, n := run.report.violations(), roundNames(r.number)
+	r.rush = append(append(r.rush, n.Hot...), n.Elections...)
+	if err := run.tape.begin(r.number); err != nil {
 		return err
 	}
-	n := roundNames(number)
-	r.rush = append(append(r.rush, n.Hot...), n.Elections...)
-	if r.store, err = newStore(run.tape, n, nil, run.opts.Saboteur); err != nil {
+	var err error
+	if r.store, err = newStore(run.tape, n, nil, !run.opts.Unfenced); err != nil {
 		return err
 	}
 	run.resources.store.Store(r.store)
@@ -69,176 +75,158 @@ func (run *run) restore(life context.Context) (err error) {
 	}
 	defer r.out.close()
 	for i, c := range run.clients {
-		// Some parties have leases that outlive the time without a cluster and are seldom renewed. The quiet one learns
-		// of the restore from a renewal, the others from an acquisition before that.
-		p := &party{
-			restoration: r, name: c.name, etcd: c.etcd, ttl: run.opts.TTL, tokens: map[string]fence.Token{},
-			quiet: i == 0 && len(run.clients) > 1,
-		}
-		if i%8 < 3 {
+		p := r.newParty(c.name, c.etcd)
+		p.stays = n.Cold[i]
+		if i%8 < 3 { // their leases outlive the time without a cluster, and are seldom renewed
 			p.ttl *= 4
-		}
-		if i < len(n.Cold) {
-			p.stays = n.Cold[i]
 		}
 		r.parties = append(r.parties, p)
 	}
 	r.gap = int64(10 * witnesses * (len(r.parties) + newcomers))
-	began := time.Now()
 	err = r.pass(ctx)
 	r.leave(life)
 	if err != nil {
 		return err
 	}
-	r.report.Duration = time.Since(began)
-	return r.judge(number)
+	all, err := run.tape.end()
+	if err != nil {
+		return err
+	}
+	for _, text := range run.report.sift(all) {
+		r.wrong("%s", text)
+	}
+	return run.keep(before == run.report.violations())
 }
 
 // pass runs all steps, from the work before the restore to the work after it.
 func (r *restoration) pass(ctx context.Context) error {
 	working, stop := context.WithCancel(ctx)
-	var old, unaware, ends sync.WaitGroup
+	var old, unaware sync.WaitGroup
 	defer old.Wait()
-	defer ends.Wait()
 	defer unaware.Wait()
 	defer stop()
-	join := func(first int) error { // half of the parties: the snapshot has the leases of the first half only
-		for i := first; i < len(r.parties); i += 2 {
+	// The snapshot has the leases of half of the parties.
+	file := filepath.Join(r.opts.Dir, "data", "snapshot.db")
+	var saved int64 // not below the snapshot's revision
+	for half := range 2 {
+		for i := half; i < len(r.parties); i += 2 {
 			p := r.parties[i]
 			if err := p.open(ctx, 0); err != nil {
 				return err
 			}
-			for j := range witnesses {
-				if p.quiet && j > 0 {
-					break
-				}
-				w := p.witness(j)
-				old.Go(func() { w.untilRestored(working) })
-			}
+			p.start(&old, func(w *witness) { w.until(working, 1, func(f fate) bool { return f == told }) })
 		}
-		return nil
-	}
-	if err := join(0); err != nil {
-		return err
-	}
-	if err := r.ready(ctx, 0); err != nil {
-		return err
-	}
-	file := filepath.Join(r.run.opts.Dir, "data", "snapshot.db")
-	if err := etcdproc.Save(ctx, r.run.etcd, file); err != nil {
-		return err
-	}
-	saved, err := presentRevision(ctx, r.run.etcd) // not below the snapshot's revision
-	if err != nil {
-		return err
-	}
-	if err := join(1); err != nil {
-		return err
-	}
-	if err := r.ready(ctx, saved+r.gap); err != nil {
-		return err
-	}
-	for quiet := r.parties[0]; !r.has(quiet, saved+r.gap) && ctx.Err() == nil; {
-		quiet.witness(1).turn(ctx, r.rush[0]) // it must have seen a revision that the restore takes back
+		if err := r.ready(ctx, saved); err != nil {
+			return err
+		}
+		if half > 0 {
+			break
+		}
+		err := etcdproc.Save(ctx, r.etcd, file)
+		if err == nil {
+			saved, err = presentRevision(ctx, r.etcd)
+		}
+		if err != nil {
+			return err
+		}
+		saved += r.gap
 	}
 	live, err := r.takeBack(ctx, file)
 	if err != nil {
 		return err
 	}
-	ends.Go(func() { r.awaitEnds(ctx, live) })
+	r.awaitEnds(ctx, live)
 	late, err := r.newcomers(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range late {
-		for j := range witnesses {
-			w := p.witness(j)
-			unaware.Go(func() { w.unaware(working) })
-		}
+		p.start(&unaware, func(w *witness) { w.until(working, 3, func(f fate) bool { return f != nothing && f != lost }) })
 	}
-	ends.Wait()
-	if !r.inTime(&old, stop) {
-		r.wrong("not every witness got an error that reports the restore, %v after the cluster was back", r.patience())
+	if !inTime(&old, stop) {
+		r.wrong("not every witness got an error that reports the restore, %v after the cluster was back", patience)
 	}
 	r.closeSessions(ctx, r.parties) // their keys have come back and block others
-	if !r.inTime(&unaware, stop) {
-		r.wrong("newcomers were not served in %v", r.patience())
+	if !inTime(&unaware, stop) {
+		r.wrong("newcomers were not served in %v", patience)
 	}
 	r.closeSessions(ctx, late)
 	r.parties = append(r.parties, late...)
 	if err := r.raiseEra(ctx); err != nil {
 		return err
 	}
-	r.writeStale() //nolint:contextcheck // a writer's requests have a timeout
+	// The holders that the restore has ended write, too.
+	marks := r.store.guard.Marks()
+	for _, h := range r.ended {
+		if marks[h.resource] > h.token {
+			_, verb := verbs(h)
+			_, _, _ = r.out.send("asleep", h.resource, 0, h.token, verb, "") // sift finds writes that were accepted
+		}
+	}
 	return nil
 }
 
 // takeBack restores the cluster and returns the handles that were live when its members were killed.
-func (r *restoration) takeBack(ctx context.Context, file string) (live []*tenant, err error) {
-	before, err := presentRevision(ctx, r.run.etcd)
+func (r *restoration) takeBack(ctx context.Context, file string) (live map[*held]*party, err error) {
+	before, err := presentRevision(ctx, r.etcd)
 	if err != nil {
 		return nil, err
 	}
-	fault := history.Event{Kind: history.Fault, Fault: r.log.ID(), Name: "restored from a snapshot", Target: "cluster"}
-	r.log.Record(fault)
-	r.killed = r.log.Now()
+	fault := history.Event{At: r.tape.Now(), Kind: history.Fault, Fault: r.tape.ID(), Name: restoredFault, Target: "cluster"}
+	r.tape.Record(fault)
+	live = map[*held]*party{}
 	r.mu.Lock()
 	r.back = true
-	for _, t := range r.live {
-		if t.Err() == nil {
-			live = append(live, t)
+	for h, p := range r.live {
+		if h.err() == nil {
+			live[h] = p
 		}
 	}
 	r.mu.Unlock()
-	if err := r.run.cluster.Restore(ctx, file, 0); err != nil {
+	if err := r.cluster.Restore(ctx, file, 0); err != nil {
 		return nil, err
 	}
-	r.report.Down, r.report.Handles = r.log.Now()-r.killed, len(live)
-	fault.Kind = history.Heal
-	r.log.Record(fault)
-	if r.run.opts.Saboteur.ForgetMarks {
-		forgetful, err := newStore(r.run.tape, roundNames(r.run.report.Counts.Rounds+1), nil, Saboteur{})
-		if err != nil {
-			return nil, err
-		}
-		r.run.resources.store.Store(forgetful)
-	}
-	after, err := presentRevision(ctx, r.run.etcd)
-	r.report.Back = before - after
+	r.report.longest(restoredDown, r.tape.Now()-fault.At)
+	r.report.count(restoredLive, len(live))
+	fault.Kind, fault.At = history.Heal, 0
+	r.tape.Record(fault)
+	after, err := presentRevision(ctx, r.etcd)
+	r.report.count(restoredBack, int(before-after))
 	return live, err
 }
 
+// restoredFault is the name of the restore in the history.
+const restoredFault = "restored from a snapshot"
+
 // awaitEnds waits for the end of handles that were live when the members were killed.
-func (r *restoration) awaitEnds(ctx context.Context, live []*tenant) {
+func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
 	back := time.Now()
-	for _, t := range live {
-		bound := t.party.ttl + 3*time.Second // the deadline, or a renewal that finds the restore
+	for h, p := range live {
+		bound := p.ttl + 3*time.Second // the deadline, or a renewal that finds the restore
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.Context().Done():
+		case <-h.ctx.Done():
 		case <-time.After(time.Until(back.Add(bound))):
-			r.wrong("a handle of %s for %s is live %v after the cluster was back", t.party.name, t.name, bound)
+			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
 			continue
 		}
-		cause := context.Cause(t.Context()) //nolint:contextcheck // the handle's
+		cause := context.Cause(h.ctx) //nolint:contextcheck // the handle's
 		if !errors.Is(cause, lease.ErrLost) {
 			continue // it was released
 		}
-		r.mu.Lock()
-		r.report.Ended++
+		r.report.count(restoredEnded, 1)
 		if errors.Is(cause, lease.ErrRestored) {
-			r.report.EndedTold++
+			r.report.count(restoredSaid, 1)
 		}
-		r.ended = append(r.ended, t)
-		r.mu.Unlock()
+		r.ended = append(r.ended, h)
 	}
-	r.report.LastEnded = time.Since(back)
 }
 
 // raiseEra opens a session of each party in the next era, and waits until all witnesses are served.
 func (r *restoration) raiseEra(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.patience())
+	const turns = 4
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -246,63 +234,88 @@ func (r *restoration) raiseEra(ctx context.Context) error {
 		if err := p.open(ctx, nextEra); err != nil {
 			return err
 		}
-		for j := range witnesses {
-			w := p.witness(j)
-			wg.Go(func() {
-				if !w.recover(ctx) {
-					r.wrong("%s was not served in the next era in %v", w.worker.name, r.patience())
-				}
-			})
-		}
+		p.start(&wg, func(w *witness) {
+			done := w.until(ctx, turns, func(f fate) bool { return f == accepted })
+			r.report.count(restoredAfter, done)
+			if done < turns {
+				r.wrong("%s was not served in the next era in %v", w.worker.name, patience)
+			}
+		})
 	}
 	wg.Wait()
 	return nil
 }
 
-// writeStale writes with the tokens of handles that the restore has ended, if the name has had a later holder.
-func (r *restoration) writeStale() {
-	marks := r.store.guard.Marks()
-	for _, t := range r.ended {
-		if marks[t.name] > t.Token() {
-			_, verb := verbs(t.hold)
-			_, _, _ = r.out.send(t.party.name+"/asleep", t.name, 0, t.Token(), verb, "") // sift finds writes that were accepted
-		}
-	}
-}
-
-// judge checks the history and adds the results to the report.
-func (r *restoration) judge(number int) error {
-	path, err := r.run.tape.end()
-	if err != nil {
-		return err
-	}
-	events, err := history.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	for _, text := range append(r.report.sift(events, r.killed), r.violations...) {
-		r.run.report.violate(Violation{Invariant: "I9", Round: number, Text: text, History: path})
-	}
-	r.run.report.Restored = &r.report
-	if r.report.met() {
-		r.run.report.Counts.Restores++
-	}
-	return r.run.keep(path, r.report.Lower == 0 && len(r.violations) == 0)
-}
-
-func (r *restoration) wrong(format string, args ...any) fate {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.violations = append(r.violations, fmt.Sprintf(format, args...))
-	return wronged
-}
-
-// patience is the bound of each step: a lease of four TTLs may come back and expire, since nobody renews it.
-func (r *restoration) patience() time.Duration { return served(4 * r.run.opts.TTL) }
-
 // inTime waits for workers, and stops them after the patience. It reports whether they ended before that.
-func (r *restoration) inTime(workers *sync.WaitGroup, stop func()) bool {
-	late := time.AfterFunc(r.patience(), stop)
+func inTime(workers *sync.WaitGroup, stop func()) bool {
+	late := time.AfterFunc(patience, stop)
 	workers.Wait()
 	return late.Stop()
+}
+
+// leave closes all sessions and the clients that came late. It revokes the leases that are left: the restore may bring
+// back leases of closed sessions.
+func (r *restoration) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, served)
+	defer cancel()
+	r.closeSessions(ctx, r.parties)
+	own := map[clientv3.LeaseID]bool{}
+	for _, c := range r.clients {
+		own[c.current().Status().LeaseID] = true
+	}
+	for _, c := range r.late {
+		_ = c.close(ctx) // its session is closed
+	}
+	_ = insist(ctx, func(ctx context.Context) error { // closeClients finds the leases that are left
+		resp, err := r.etcd.Leases(ctx)
+		if err != nil {
+			return err
+		}
+		for _, l := range resp.Leases {
+			if own[l.ID] {
+				continue
+			}
+			if _, err := r.etcd.Revoke(ctx, l.ID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sift goes through what the resources have applied and refused, in that order, and counts what happened after the
+// members were killed. It returns the violations of I9: each accepted token below an earlier one, also before the
+// restore.
+func (r *Report) sift(events []history.Event) (wrong []string) {
+	marks := map[string]fence.Token{} // by resource: the highest of writers and, with "/read", of readers
+	back := false
+	for _, e := range events {
+		back = back || e.Kind == history.Fault && e.Name == restoredFault
+		if e.Kind != history.Apply || e.Verb == history.Read {
+			continue
+		}
+		mark, own, control := marks[e.Name], e.Name, strings.HasSuffix(e.Name, history.UnfencedMark)
+		if e.Verb.OfReader() {
+			own += "/read"
+		} else {
+			mark = max(mark, marks[e.Name+"/read"])
+		}
+		what := ""
+		switch lower := e.Token < mark; {
+		case e.Outcome == history.Refused:
+			what = restoredFenced
+		case e.Outcome != history.OK:
+		case lower && control:
+			what = restoredStale
+		case lower:
+			r.count(restoredLower, 1)
+			wrong = append(wrong, fmt.Sprintf("%s: %s with token %s was accepted after token %s", e.Name, e.Verb, e.Token.Text(), mark.Text()))
+		default:
+			marks[own] = max(marks[own], e.Token)
+		}
+		if what != "" && back {
+			r.count(what, 1)
+		}
+	}
+	return wrong
 }

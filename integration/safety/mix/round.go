@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,31 +18,27 @@ import (
 
 // round is a period of faults and the peace after it.
 type round struct {
-	run      *run
+	*run
 	number   int
 	names    names
 	out      *writer
 	pulse    *pulse
 	crews    []*crew
 	berths   []*berth
+	peers    sync.WaitGroup
 	draining chan struct{}
 	giveUp   context.CancelFunc // cancels all waiters
 	watchers []*watcher
-
-	mu         sync.Mutex // guards the field below
-	violations []Violation
 }
 
 func (r *round) complain(invariant, format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.violations = append(r.violations, Violation{Invariant: invariant, Round: r.number, Text: fmt.Sprintf(format, args...)})
+	r.report.violate(r.number, invariant, format, args...)
 }
 
 // complainSince complains that a request of that time was not served, unless the cluster has been slow since a TTL
 // before it.
 func (r *round) complainSince(asked time.Duration, invariant, format string, args ...any) {
-	if n, _ := r.pulse.slow(asked - r.run.opts.TTL); n == 0 {
+	if !r.pulse.wasSlow(asked - ttl) {
 		r.complain(invariant, format, args...)
 	}
 }
@@ -52,38 +49,33 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	if err := run.tape.begin(number); err != nil {
 		return nil, err
 	}
-	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: run.opts.TTL.String()})
-	s, err := newStore(run.tape, r.names, run.database, run.opts.Saboteur)
+	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
+	seed := run.opts.Seed + uint64(number)<<16
+	s, err := newStore(run.tape, r.names, run.database, !run.opts.Unfenced)
+	if err == nil {
+		run.resources.store.Store(s)
+		r.out, err = newWriter(run.tape, run.resources.addr(), seed)
+	}
 	if err != nil {
 		return nil, err
 	}
-	run.resources.store.Store(s)
-	seed := run.opts.Seed + uint64(number)<<16
-	if r.out, err = newWriter(run.tape, run.resources.addr(), seed); err != nil {
-		return nil, err
-	}
-	r.pulse = run.startPulse(ctx)
+	r.pulse = run.startPulse(ctx, false)
 	r.observe(ctx, seed)
 	patience, giveUp := context.WithCancel(ctx)
 	r.giveUp = giveUp
 	for i, c := range run.clients {
 		crew := &crew{
-			name: c.name, log: run.tape, names: r.names, out: r.out, ttl: run.opts.TTL, saboteur: run.opts.Saboteur,
+			name: c.name, log: run.tape, names: r.names, out: r.out,
 			session: c.current, renew: func() { _ = c.replace(patience) }, // an error means that patience has ended
 			draining: r.draining, patience: patience,
 		}
-		crew.start(run.opts.Workers, seed+uint64(i))
+		crew.start(run.opts.workers(), seed+uint64(i))
 		r.crews = append(r.crews, crew)
+		r.startPeer(patience, c, seed+uint64(i))
 	}
-	for i := range run.opts.Holders {
-		l, err := newLink(run.cluster.Endpoints()) //nolint:contextcheck // it outlives the call
-		if err != nil {
-			r.settle(ctx)
-			return nil, err
-		}
-		b := &berth{round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: userOf(ofHolder, i), link: l}
+	for i, l := range run.links {
+		b := &berth{link: l, round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: userOf(ofHolder, i)}
 		if err := b.launch(); err != nil {
-			l.close()
 			r.settle(ctx)
 			return nil, err
 		}
@@ -94,132 +86,111 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 
 // watcher is an observer of one election.
 type watcher struct {
-	name string
-	stop context.CancelFunc
-	done chan struct{}
-
-	mu    sync.Mutex // guards the fields below
-	token fence.Token
-	err   error
+	name  string
+	token atomic.Int64 // of the leader that it saw last; 0: none
+	stop  context.CancelFunc
+	done  chan struct{}
 }
 
 func (r *round) observe(ctx context.Context, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	for _, name := range r.names.Elections {
-		c := pick(rng, r.run.clients)
+		c := pick(rng, r.clients)
 		ctx, stop := context.WithCancel(ctx)
 		w := &watcher{name: c.name + "/observer of " + name, stop: stop, done: make(chan struct{})}
 		r.watchers = append(r.watchers, w)
 		go func() {
 			defer close(w.done)
-			// An observer without permission to read gets an error and has to begin again.
-			for w.observe(ctx, r.run.tape, c.etcd, name) {
-				r.run.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Outcome: history.Failed})
+			for {
+				err := w.observe(ctx, r.tape, c.etcd, name)
+				if ctx.Err() != nil {
+					return
+				}
+				if !forbidden(err) {
+					r.complain("I8", "%s has ended: %v", w.name, err)
+					return
+				}
+				// Without permission to read it gets an error and has to begin again.
+				r.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Outcome: history.Failed})
 				sleep(ctx, 50*time.Millisecond)
 			}
 		}()
 	}
 }
 
-// observe reports whether the observation has ended because the members refused permission.
-func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, name string) bool {
+func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, name string) (err error) {
 	for l, err := range election.Observe(ctx, etcd, name) {
-		if forbidden(err) {
-			return true
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: fence.Token(l.Revision)})
-		}
-		w.see(fence.Token(l.Revision), err)
+		w.token.Store(l.Revision)
+		t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: fence.Token(l.Revision)})
 	}
-	return false
-}
-
-func (w *watcher) see(t fence.Token, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.token, w.err = t, err
-}
-
-func (w *watcher) state() (fence.Token, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.token, w.err
+	return nil
 }
 
 // settle ends the round after all faults are healed. It waits until every waiter is served, runs the peace, and checks
 // that no key is left.
 func (r *round) settle(ctx context.Context) {
-	bound := served(r.run.opts.TTL)
 	r.pulse.end() // a commit that a fault has lost must not excuse anything after the fault
-	r.pulse = r.run.startPulse(ctx)
+	r.pulse = r.startPulse(ctx, true)
 	defer r.pulse.end()
-	healed, began := time.Now(), r.run.tape.Now()
+	healed := time.Now()
 	close(r.draining)
 	var processes sync.WaitGroup
 	for _, b := range r.berths {
 		processes.Go(func() {
-			defer b.link.close()
-			if err := b.holder.drain(3 * bound); err != nil {
+			if err := b.drain(3 * served); err != nil {
 				r.complain("end", "%v", err)
 			}
 		})
 	}
-	r.awaitServed(bound)
-	r.run.slowest = max(r.run.slowest, time.Since(healed))
-	r.awaitCrews(3 * bound)
+	r.awaitServed(served)
+	r.report.longest(slowestServed, time.Since(healed))
+	r.awaitCrews(3 * served)
 	r.giveUp()
+	r.peers.Wait()
 	processes.Wait()
 	r.peace(ctx)
-	if left := r.run.leftKeys(ctx, roundPrefix(r.number), bound); len(left) > 0 {
-		r.complain("I7", "%v after all locks were released, keys are left: %s", bound, strings.Join(left, ", "))
+	if left := r.leftKeys(ctx, roundPrefix(r.number)); len(left) > 0 {
+		r.complain("I7", "%v after all locks were released, keys are left: %s", served, strings.Join(left, ", "))
 	}
-	r.awaitObservers(ctx, bound)
+	r.awaitObservers(ctx, served)
 	r.out.close()
 	catching, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
-	if err := r.run.watch.catchUp(catching); err != nil {
+	if err := r.watch.catchUp(catching); err != nil {
 		r.complain("end", "%v", err)
 	}
-	r.run.resources.store.Store(nil)
-	n, longest := r.pulse.slow(began)
-	r.run.slow, r.run.slowFor = r.run.slow+n, max(r.run.slowFor, longest)
+	r.resources.store.Store(nil)
 }
 
-// awaitServed checks that every waiter is served within the bound, as I7 says.
+// awaitServed checks that every waiter is served within the bound, as I7 says. If the cluster is slow meanwhile, the
+// bound counts from the last slow commit, but it is at most three times as long.
 func (r *round) awaitServed(bound time.Duration) {
-	late := time.After(bound)
-	for {
-		waiters, changed := r.run.tape.tally.waiting()
+	for began := r.tape.Now(); ; {
+		waiters, changed := r.tape.waiting()
 		if len(waiters) == 0 {
 			return
 		}
-		select {
-		case <-changed:
-		case <-late:
-			defer r.giveUp() // the waiters give up, so that the run can end
-			c := r.run.tape.tally.counts()
-			r.complain("I7", "%v after all faults were healed, %d callers still wait: %s (until now this process has stalled %d times, for %v at most)",
-				bound, len(waiters), strings.Join(waiters, "; "), c.Stalls, c.LongestStall)
+		slow := time.Duration(r.pulse.last.Load())
+		if r.tape.Now() > max(began, min(slow, began+2*bound))+bound {
+			r.complain("I7", "%v after all faults were healed, %d callers still wait: %s", r.tape.Now()-began, len(waiters), strings.Join(waiters, "; "))
+			r.giveUp() // so that the run can end
 			return
 		}
+		pause(changed, 50*time.Millisecond)
 	}
 }
 
 func (r *round) awaitCrews(bound time.Duration) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, c := range r.crews {
-			c.wg.Wait()
-		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(bound):
+	late := time.AfterFunc(bound, func() {
 		r.complain("end", "workers are stuck %v after all faults were healed", bound)
 		r.giveUp()
-		<-done
+	})
+	defer late.Stop()
+	for _, c := range r.crews {
+		c.wg.Wait()
 	}
 }
 
@@ -228,14 +199,8 @@ func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	for _, w := range r.watchers {
-		await(ctx, bound, func(context.Context) (bool, error) {
-			token, _ := w.state()
-			return token == 0, nil
-		})
-		switch token, err := w.state(); {
-		case err != nil:
-			r.complain("I8", "%s has ended: %v", w.name, err)
-		case token != 0:
+		await(ctx, bound, func(context.Context) (bool, error) { return w.token.Load() == 0, nil })
+		if token := w.token.Load(); token != 0 {
 			r.complain("I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
 		}
 		w.stop()

@@ -2,17 +2,19 @@ package mix
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
@@ -28,6 +30,7 @@ const adopter = 1
 // run is a run of the mix.
 type run struct {
 	opts      Options
+	report    *Report
 	tape      *tape
 	secured   *secured
 	cluster   *etcdproc.Cluster
@@ -40,24 +43,19 @@ type run struct {
 	resources *resources
 	database  *database
 	clients   []*client
+	links     []*link // of the clients that are processes of their own
 	nemesis   *nemesis
-	slowest   time.Duration // longest time to serve all waiters after a round
-	slow      int           // slow commits of a plain client after all faults were healed
-	slowFor   time.Duration // the longest of them
-	report    *Report
-	heaps     []uint64 // after each round
-	routines  []int    // after each round
+	rounds    int    // that were run
+	heap      uint64 // after the third round
+	routines  int    // after the third round
 }
 
 // Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and checked as usual.
 // An error means that the run itself could not be carried out.
 func Run(ctx context.Context, opts Options) (*Report, error) {
-	opts, err := opts.resolve()
-	if err != nil {
-		return nil, err
-	}
+	report := newReport(opts.Seed)
 	leaks := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreTopFunction(stuckStream)}
-	r := &run{opts: opts, tape: newTape(opts.Dir), report: newReport(opts)}
+	r := &run{opts: opts, report: report, tape: newTape(opts.Dir, report)}
 	if err := r.mix(ctx); err != nil {
 		return nil, err
 	}
@@ -69,9 +67,9 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 		leaks = append(leaks, goleak.IgnoreAnyFunction(f))
 	}
 	if err := goleak.Find(leaks...); err != nil {
-		r.report.violate(Violation{Invariant: "end", Text: "goroutines are left: " + err.Error()})
+		report.violate(0, "end", "goroutines are left: %v", err)
 	}
-	return r.report, nil
+	return report, nil
 }
 
 func (r *run) mix(ctx context.Context) (err error) {
@@ -89,70 +87,69 @@ func (r *run) mix(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.cluster.Kill()) }()
-	if err := r.secured.enable(ctx, r.cluster.Endpoints(), r.users()); err != nil {
+	endpoints := r.cluster.Endpoints()
+	if err := r.secured.enable(ctx, endpoints, r.users()); err != nil {
 		return err
 	}
 	err = r.scaffold.try(func() {
-		r.etcd = etcdtest.NewClient(&r.scaffold, r.cluster.Endpoints(), r.secured.root.option())
-		for _, e := range r.cluster.Endpoints() {
+		r.etcd = etcdtest.NewClient(&r.scaffold, endpoints, r.secured.root.option())
+		for _, e := range endpoints {
 			r.members = append(r.members, etcdtest.NewClient(&r.scaffold, []string{e}, r.secured.root.option()))
 		}
 	})
 	if err != nil {
 		return err
 	}
-	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.cluster.Endpoints(), r.secured.root.tls())
+	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.report, r.secured.root.tls())
 	watching, endWatch := context.WithCancel(life)
 	r.endWatch = endWatch
 	wg.Go(func() { r.watch.run(watching) })
-	wg.Go(func() { r.monitor.run(life) })
+	wg.Go(func() { r.monitor.run(life, endpoints) })
 	wg.Go(func() { r.heartbeat(life) })
 	r.resources = serveResources()
 	defer r.resources.Close()
-	if r.database, err = openDatabase(ctx, r.opts.Dir); err != nil {
+	if r.database, err = openDatabase(ctx, data); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.database.close()) }()
+	defer func() { err = errors.Join(err, r.database.db.Close()) }()
 	defer r.closeClients(life)
-	for i := range r.opts.Clients {
-		id, err := r.secured.newIdentity(userOf(ofClient, i))
-		if err != nil {
-			return err
-		}
-		c, err := newClient(ctx, r.tape, id, r.cluster.Endpoints(), r.opts.TTL, i == adopter)
+	for i := range r.opts.clients() {
+		c, err := r.newClient(ctx, userOf(ofClient, i), i == adopter)
 		if err != nil {
 			return err
 		}
 		r.clients = append(r.clients, c)
 	}
-	r.nemesis = &nemesis{
-		seed: r.opts.Seed, ttl: r.opts.TTL, tape: r.tape, cluster: r.cluster, etcd: r.etcd, watch: r.watch, monitor: r.monitor,
-		clients: r.clients, secured: r.secured, slowDisks: r.opts.Server != "", life: life,
+	for range r.opts.holders() {
+		l, err := newLink(endpoints)
+		if err != nil {
+			return err
+		}
+		defer l.scaffold.clean()
+		r.links = append(r.links, l)
 	}
-	r.nemesis.prepare()
+	r.nemesis = r.newNemesis(life)
 	for number := 1; ctx.Err() == nil && r.goesOn(number); number++ {
 		if err := r.round(ctx, life, number); err != nil {
 			return err
 		}
 	}
-	if r.opts.First && len(r.report.Violations) > 0 {
+	if ctx.Err() != nil || r.opts.First && r.report.violations() > 0 {
 		return nil
 	}
-	if r.opts.Peer > 0 && ctx.Err() == nil {
-		if r.report.Peer, err = r.peer(ctx, life); err != nil {
-			return err
-		}
+	return r.restore(life)
+}
+
+func newMonitor(etcd *clientv3.Client, report *Report, config *tls.Config) *monitor {
+	return &monitor{
+		etcd: etcd, report: report, expired: map[string]int{},
+		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}},
 	}
-	if r.opts.Restore && ctx.Err() == nil {
-		return r.restore(life)
-	}
-	return nil
 }
 
 // users returns the users of all clients.
-func (r *run) users() []string {
-	var users []string
-	for kind, all := range map[string]int{ofClient: r.opts.Clients, ofHolder: r.opts.Holders, ofNewcomer: newcomers} {
+func (r *run) users() (users []string) {
+	for kind, all := range map[string]int{ofClient: r.opts.clients(), ofHolder: r.opts.holders(), ofNewcomer: newcomers} {
 		for n := range all {
 			users = append(users, userOf(kind, n))
 		}
@@ -164,94 +161,60 @@ func (r *run) users() []string {
 func (r *run) goesOn(number int) bool {
 	now := r.tape.Now()
 	switch {
-	case r.opts.First && len(r.report.Violations) > 0:
+	case r.opts.First && r.report.violations() > 0:
 		return false
 	case number == 1 || now < r.opts.Duration:
 		return true
-	case now > 2*r.opts.Duration || r.opts.Floors == nil || len(r.report.Violations) > 0:
+	case now > 2*r.opts.Duration || r.report.violations() > 0:
 		return false
 	}
-	reached := *r.report
-	reached.Counts.Restores = math.MaxInt // the restore comes after the rounds
-	return len(reached.Missed(r.opts.Floors)) > 0
+	// The restore comes after the rounds.
+	return slices.ContainsFunc(r.report.Missed(), func(m string) bool { return !strings.HasPrefix(m, restored) })
 }
 
 // round runs one round and checks its history.
 func (r *run) round(ctx, life context.Context, number int) error {
+	before := r.report.violations()
 	round, err := r.newRound(life, number)
 	if err != nil {
 		return err
 	}
-	raging, cancel := context.WithTimeout(ctx, r.opts.Round)
-	r.nemesis.rage(raging, round, faultClasses())
+	raging, cancel := context.WithTimeout(ctx, min(rage, r.opts.Duration))
+	r.nemesis.rage(raging, round)
 	cancel()
-	if r.opts.Saboteur.Litter {
-		if _, err := r.etcd.Put(life, round.names.Cold[0]+"/litter", ""); err != nil {
-			return err
-		}
-	}
 	round.settle(life)
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
-	path, err := r.tape.end()
-	if err != nil {
-		return err
-	}
-	if err := r.watch.err(); err != nil {
-		return err
-	}
-	return r.judge(life, round, path)
-}
-
-// judge checks the history of a round and adds what it finds to the report.
-func (r *run) judge(ctx context.Context, round *round, path string) error {
-	events, err := history.ReadFile(path)
+	all, err := r.tape.end()
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	verdict := check.Check(events)
+	verdict := check.Check(all)
 	for _, v := range verdict.Violations {
-		round.violations = append(round.violations, Violation{
-			Invariant: v.Invariant, Round: round.number, Text: fmt.Sprintf("%s: %s (found by %s)", v.Name, v.Text, v.Checker),
-		})
+		round.complain(v.Invariant, "%s: %s (found by %s)", v.Name, v.Text, v.Checker)
 	}
 	for _, m := range verdict.Malformed {
 		round.complain("history", "%s", m)
 	}
 	r.checkMemory(round)
-	for _, v := range round.violations {
-		v.History = path
-		r.report.violate(v)
-	}
-	r.update(ctx, round, len(events), verdict)
-	_, _ = fmt.Fprintf(r.opts.Progress, "%s, checked in %v\n", r.report.line(), time.Since(began).Round(time.Millisecond))
-	return r.keep(path, len(round.violations) == 0)
+	r.rounds = number
+	r.report.count(rounds, 1)
+	r.report.count(events, len(all))
+	r.report.count(peerOverlaps, verdict.Count(check.PeerOverlaps))
+	r.report.count(controlStale, verdict.Count(check.ControlStale))
+	r.report.count(staleByReader, verdict.Count(check.RefusedForReaders))
+	_, _ = fmt.Fprintf(r.opts.Progress, "%8s  %s, checked in %v\n",
+		r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
+	return r.keep(before == r.report.violations())
 }
 
-// keep deletes a history if it is clean.
-func (r *run) keep(path string, clean bool) error {
+// keep deletes the last history if it is clean.
+func (r *run) keep(clean bool) error {
 	if clean && !r.opts.KeepAll {
-		return os.Remove(path)
+		return os.Remove(r.tape.file.Name())
 	}
-	r.report.Histories = append(r.report.Histories, path)
+	r.report.Histories = append(r.report.Histories, r.tape.file.Name())
 	return nil
-}
-
-// update brings the report up to the end of a round.
-func (r *run) update(ctx context.Context, round *round, events int, verdict check.Report) {
-	r.monitor.look(ctx, true)
-	c := r.tape.tally.counts()
-	c.LeaderChanges, c.Expiries = r.monitor.counts()
-	r.report.Faults, c.Faults = r.nemesis.strikes()
-	for _, client := range r.clients {
-		c.StaleAuth += client.id.refused.of(rpctypes.ErrInvalidAuthToken)
-	}
-	c.RevokedEarly = r.nemesis.revokedEarly()
-	c.Rounds, c.Events = round.number, r.report.Counts.Events+events
-	c.ControlStale = r.report.Counts.ControlStale + int(verdict.Count("  stale"))
-	c.StaleByReader = r.report.Counts.StaleByReader + int(verdict.Count("  of writers, by a reader's token"))
-	c.SlowestToServe, c.SlowCommits, c.LongestCommit, c.Heap = r.slowest, r.slow, r.slowFor, r.heaps[len(r.heaps)-1]
-	r.report.Counts, r.report.Duration = c, r.tape.Now()
 }
 
 // checkMemory compares heap and goroutines after a round, when no worker holds or waits, with those after the third
@@ -261,43 +224,51 @@ func (r *run) checkMemory(round *round) {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	r.heaps = append(r.heaps, m.HeapAlloc)
-	r.routines = append(r.routines, runtime.NumGoroutine())
-	if n := len(r.routines); n > first && r.routines[n-1] > 2*r.routines[first-1]+most {
-		round.complain("memory", "%d goroutines, after %d in round %d", r.routines[n-1], r.routines[first-1], first)
+	routines := runtime.NumGoroutine()
+	r.report.most(heap, int(min(m.HeapAlloc, math.MaxInt)>>20))
+	if round.number == first {
+		r.heap, r.routines = m.HeapAlloc, routines
 	}
-	if len(r.heaps) > first && m.HeapAlloc > 2*r.heaps[first-1]+room {
-		round.complain("memory", "%d MiB on the heap, after %d in round %d", m.HeapAlloc>>20, r.heaps[first-1]>>20, first)
+	if round.number > first && routines > 2*r.routines+most {
+		round.complain("memory", "%d goroutines, after %d in round %d", routines, r.routines, first)
+	}
+	if round.number > first && m.HeapAlloc > 2*r.heap+room {
+		round.complain("memory", "%d MiB on the heap, after %d in round %d", m.HeapAlloc>>20, r.heap>>20, first)
 	}
 }
 
 // closeClients closes all clients and then looks for keys and leases that are left on the servers.
 func (r *run) closeClients(ctx context.Context) {
-	bound := served(r.opts.TTL)
 	for _, c := range r.clients {
-		closing, cancel := context.WithTimeout(ctx, bound)
+		closing, cancel := context.WithTimeout(ctx, served)
 		if err := c.close(closing); err != nil {
-			r.report.violate(Violation{Invariant: "end", Text: err.Error()})
+			r.report.violate(0, "end", "%v", err)
 		}
 		cancel()
 	}
-	if left := r.leftKeys(ctx, "", bound); len(left) > 0 {
-		r.report.violate(Violation{Invariant: "I7", Text: fmt.Sprintf("keys are left after Close: %q", left)})
+	if left := r.leftKeys(ctx, ""); len(left) > 0 {
+		r.report.violate(0, "I7", "keys are left after Close: %q", left)
 	}
-	if left := r.leftLeases(ctx, bound); left > 0 {
-		r.report.violate(Violation{Invariant: "end", Text: fmt.Sprintf("%d leases are left %v after Close", left, bound)})
+	left := 0
+	await(ctx, served, func(ctx context.Context) (bool, error) {
+		resp, err := r.etcd.Leases(ctx)
+		if err == nil {
+			left = len(resp.Leases)
+		}
+		return left == 0, err
+	})
+	if left > 0 {
+		r.report.violate(0, "end", "%d leases are left %v after Close", left, served)
 	}
 }
 
-// leftKeys waits until there is no key with the prefix, and returns those that are left when the bound is over.
-func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) []string {
-	var left []string
-	await(ctx, bound, func(ctx context.Context) (bool, error) {
+// leftKeys waits until there is no key with the prefix, and returns those that are left when a waiter would have to be
+// served.
+func (r *run) leftKeys(ctx context.Context, prefix string) (left []string) {
+	left = []string{"not known"}
+	await(ctx, served, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
-			if left == nil { // otherwise the keys of the last answer say more
-				left = []string{err.Error()}
-			}
 			return false, err
 		}
 		left = nil
@@ -307,47 +278,4 @@ func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) 
 		return len(left) == 0, nil
 	})
 	return left
-}
-
-// leftLeases does the same for leases, and returns how many are left.
-func (r *run) leftLeases(ctx context.Context, bound time.Duration) int {
-	left := 0
-	await(ctx, bound, func(ctx context.Context) (bool, error) {
-		resp, err := r.etcd.Leases(ctx)
-		if err != nil {
-			return false, err
-		}
-		left = len(resp.Leases)
-		return left == 0, nil
-	})
-	return left
-}
-
-// await calls ask until it returns true or the bound has passed.
-func await(ctx context.Context, bound time.Duration, ask func(context.Context) (bool, error)) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	_ = insist(ctx, func(ctx context.Context) error { // the caller uses what ask has found
-		yes, err := ask(ctx)
-		if err == nil && !yes {
-			err = errors.New("not yet")
-		}
-		return err
-	})
-}
-
-// heartbeat records when this process did not run for a while. The checkers need that, since the library is not to
-// blame for an event that is late then.
-func (r *run) heartbeat(ctx context.Context) {
-	const beat, noted = 50 * time.Millisecond, 250 * time.Millisecond
-	last := time.Now()
-	for ctx.Err() == nil {
-		sleep(ctx, beat)
-		now := time.Now()
-		if gap := now.Sub(last); gap > noted {
-			r.tape.tally.stalled(gap)
-			r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteStall, Value: gap.String()})
-		}
-		last = now
-	}
 }

@@ -5,16 +5,15 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 )
 
-// scaffold is the testing.TB that the tools of packages faults and etcdtest need, without a test.
+// scaffold is the testing.TB that the tools of packages faults and etcdtest need, without a test. One goroutine at a
+// time may use it.
 type scaffold struct {
 	testing.TB // nil: the tools use only the methods below
 
-	mu       sync.Mutex // guards the fields below
 	cleanups []func()
 	failure  error
 }
@@ -27,15 +26,9 @@ func (*scaffold) Name() string { return "mix" }
 // Context returns a context that never ends. That of a test ends before its cleanups, but no tool depends on that.
 func (*scaffold) Context() context.Context { return context.Background() }
 
-func (s *scaffold) Cleanup(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cleanups = append(s.cleanups, f)
-}
+func (s *scaffold) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
 
 func (s *scaffold) Errorf(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.failure = fmt.Errorf("mix: "+format, args...)
 }
 
@@ -44,28 +37,21 @@ func (*scaffold) FailNow() { runtime.Goexit() }
 
 // try runs f in a goroutine that FailNow may end, and returns the failure.
 func (s *scaffold) try(f func()) error {
+	s.failure = nil
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		f()
 	}()
 	<-done
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.failure
-	s.failure = nil
-	return err
+	return s.failure
 }
 
 // clean runs the cleanups, the last one first. If a cleanup hangs, clean goes on without it and reports false.
-func (s *scaffold) clean() bool {
+func (s *scaffold) clean() (all bool) {
 	const patient = 10 * time.Second
-	s.mu.Lock()
-	cleanups := s.cleanups
-	s.cleanups = nil
-	s.mu.Unlock()
-	all := true
-	for _, clean := range slices.Backward(cleanups) {
+	all = true
+	for _, clean := range slices.Backward(s.cleanups) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -77,5 +63,6 @@ func (s *scaffold) clean() bool {
 			all = false
 		}
 	}
+	s.cleanups = nil
 	return all
 }

@@ -63,7 +63,7 @@ func newSecured(dir string) (s *secured, err error) {
 			return nil, err
 		}
 	}
-	s.root, err = s.newIdentity(rootUser)
+	s.root, err = s.newIdentity(rootUser, nil)
 	return s, err
 }
 
@@ -124,12 +124,12 @@ type identity struct {
 	shown chan struct{} // closed when a connection has presented the certificate
 }
 
-func (s *secured) newIdentity(user string) (*identity, error) {
+func (s *secured) newIdentity(user string, report *Report) (*identity, error) {
 	cert, err := s.authority.Issue("")
 	if err != nil {
 		return nil, err
 	}
-	i := &identity{user: user, secured: s, refused: refusals{counts: map[error]int{}}}
+	i := &identity{user: user, secured: s, refused: refusals{report: report, counts: map[error]int{}}}
 	i.offer(&cert)
 	return i, nil
 }
@@ -165,16 +165,10 @@ func (i *identity) option() etcdtest.ClientOption {
 
 // refusals counts the requests that members have refused a client, by error.
 type refusals struct {
-	mu     sync.Mutex // guards the fields below
-	counts map[error]int
-	struck bool // a fault that ends auth tokens is on
-}
+	report *Report
 
-// expected begins and ends a time in which refused auth tokens do not count, since a fault has ended the tokens.
-func (r *refusals) expected(struck bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.struck = struck
+	mu     sync.Mutex // guards the field below
+	counts map[error]int
 }
 
 // intercept counts the errors of requests. It is an interceptor next to the wire, so it also sees attempts that are
@@ -200,8 +194,9 @@ func (r *refusals) answer(_ string, _, reply any) {
 func (r *refusals) count(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.struck || !errors.Is(err, rpctypes.ErrInvalidAuthToken) {
-		r.counts[err]++
+	r.counts[err]++
+	if errors.Is(err, rpctypes.ErrInvalidAuthToken) {
+		r.report.count(staleAuth, 1)
 	}
 }
 

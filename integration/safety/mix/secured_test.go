@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -17,10 +16,9 @@ import (
 // struck returns a fault and the client that it is aimed at.
 func struck(t *testing.T) (*strike, *client) {
 	t.Helper()
-	c := &client{id: &identity{refused: refusals{counts: map[error]int{}}}}
-	n := &nemesis{
-		ttl: time.Second, tape: newTape(t.TempDir()), cluster: &etcdproc.Cluster{}, life: t.Context(),
-	}
+	report := newReport(1)
+	c := &client{id: &identity{refused: refusals{report: report, counts: map[error]int{}}}}
+	n := &nemesis{run: &run{report: report, tape: newTape(t.TempDir(), report), cluster: &etcdproc.Cluster{}}, life: t.Context()}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel() // so that the fault ends at once
 	return &strike{nemesis: n, ctx: ended, rng: rand.New(rand.NewPCG(1, 2))}, c
@@ -41,9 +39,7 @@ func TestDispossess_hitsIfTheClientGotThatError(t *testing.T) {
 			})
 			require.Equal(t, name == "that error", hit)
 			require.Equal(t, 1, given)
-			require.Zero(t, c.id.refused.of(rpctypes.ErrInvalidAuthToken), "the fault has ended the token, not its expiry")
-			c.id.refused.count(rpctypes.ErrInvalidAuthToken)
-			require.Equal(t, 1, c.id.refused.of(rpctypes.ErrInvalidAuthToken))
+			require.Equal(t, 1, s.report.Counts[staleAuth])
 		})
 	}
 }
@@ -64,8 +60,7 @@ func TestDispossess_undoesTwiceAfterALostAnswer(t *testing.T) {
 
 // A process that was paused may ask before its timers run.
 func TestScoped_checksTheClock(t *testing.T) {
-	s := scoped{ctx: t.Context(), session: overdue{}}
-	require.ErrorIs(t, s.Err(), lease.ErrLost)
+	require.ErrorIs(t, scoped(t.Context(), overdue{})(), lease.ErrLost)
 }
 
 // overdue is a session whose deadline has passed.

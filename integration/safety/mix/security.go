@@ -47,27 +47,11 @@ func revokePermission(s *strike, c *client) bool {
 // dispossess takes something from a client's user for a while. The fault has met something if the client got the error
 // refused meanwhile.
 func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx context.Context, user string) error) bool {
-	c.id.refused.expected(true)
-	defer c.id.refused.expected(false)
 	before := c.id.refused.of(refused)
-	ctx, cancel := context.WithTimeout(s.life, 3*time.Second)
-	err := take(ctx, c.id.user)
-	cancel()
-	if err == nil {
-		s.lastAny()
-	}
-	s.undo(err, func(ctx context.Context) error { return giveBack(ctx, c.id.user) })
-	return err == nil && c.id.refused.of(refused) > before
-}
-
-// undo undoes a request that has returned err.
-func (s *strike) undo(err error, undo func(context.Context) error) {
-	_ = insist(s.life, undo) // an error means that the run has ended
-	if err != nil {
-		// The request may still be on its way, in a member that is stopped, and be applied after it was undone.
-		s.awaitAgreement()
-		_ = insist(s.life, undo)
-	}
+	taken := s.meanwhile(
+		func(ctx context.Context) error { return take(ctx, c.id.user) },
+		func(ctx context.Context) error { return giveBack(ctx, c.id.user) }, s.lastAny)
+	return taken && c.id.refused.of(refused) > before
 }
 
 // awaitAgreement waits until all members run and follow the same leader, and then for requests that they still forward.
@@ -97,8 +81,8 @@ func replaceCertificate(s *strike, c *client) bool {
 		return false
 	}
 	_, shown := c.id.offer(&cert)
-	c.link.each((*faults.Proxy).Cut)
-	ctx, cancel := context.WithTimeout(s.ctx, 2*s.ttl)
+	c.each((*faults.Proxy).Cut)
+	ctx, cancel := context.WithTimeout(s.ctx, 2*ttl)
 	defer cancel()
 	select {
 	case <-shown:
@@ -120,7 +104,7 @@ func refuseCertificate(s *strike, c *client) bool {
 		return false
 	}
 	good, shown := c.id.offer(&cert)
-	c.link.each((*faults.Proxy).Cut)
+	c.each((*faults.Proxy).Cut)
 	s.lastAny()
 	c.id.offer(good)
 	return closed(shown)

@@ -2,7 +2,6 @@ package mix
 
 import (
 	"context"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -45,22 +44,24 @@ func defragment(s *strike, m *etcdproc.Process) bool {
 func noSpace(s *strike) bool {
 	s.begin("all members")
 	m := pick(s.rng, s.cluster.Members)
-	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-	defer cancel()
-	status, err := s.etcd.Status(ctx, m.Endpoint())
-	if err != nil {
+	var status *clientv3.StatusResponse
+	asked := s.asks(func(ctx context.Context) (err error) {
+		status, err = s.etcd.Status(ctx, m.Endpoint())
+		return err
+	})
+	if !asked {
 		return false
 	}
 	alarm := &etcdserverpb.AlarmRequest{
 		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: status.Header.MemberId, Alarm: etcdserverpb.AlarmType_NOSPACE,
 	}
-	_, err = etcdserverpb.NewMaintenanceClient(s.etcd.ActiveConnection()).Alarm(ctx, alarm)
-	if err == nil {
-		s.last(200, 1500)
-	}
-	s.undo(err, func(ctx context.Context) error {
-		_, err := s.etcd.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: alarm.MemberID, Alarm: alarm.Alarm})
-		return err
-	})
-	return err == nil
+	return s.meanwhile(
+		func(ctx context.Context) error {
+			_, err := etcdserverpb.NewMaintenanceClient(s.etcd.ActiveConnection()).Alarm(ctx, alarm)
+			return err
+		},
+		func(ctx context.Context) error {
+			_, err := s.etcd.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: alarm.MemberID, Alarm: alarm.Alarm})
+			return err
+		}, func() { s.last(200, 1500) })
 }

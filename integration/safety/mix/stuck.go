@@ -3,6 +3,7 @@ package mix
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +18,7 @@ import (
 // slowDisk delays each write of one or all members to their logs. In one of four cases it delays the leader by more
 // than a TTL: another member is elected, and the old leader wakes up like a member that was paused.
 func slowDisk(s *strike) bool {
-	if !s.slowDisks {
+	if s.opts.Server == "" {
 		return false
 	}
 	members, d := s.cluster.Members, millis(s.rng, 50, 300)
@@ -26,10 +27,9 @@ func slowDisk(s *strike) bool {
 	}
 	hangs := s.rng.IntN(4) == 0
 	if leader, _ := s.leader(); hangs && leader != nil {
-		members, d = []*etcdproc.Process{leader}, s.ttl+500*time.Millisecond
+		members, d = []*etcdproc.Process{leader}, ttl+500*time.Millisecond
 	}
 	s.begin(endpoints(members))
-	woken := s.expectWoken(members)
 	set := func(d time.Duration) bool {
 		hit := true
 		for _, m := range members {
@@ -39,11 +39,11 @@ func slowDisk(s *strike) bool {
 	}
 	hit := set(d)
 	s.last(1000, 4000)
-	woken.begin()
-	hit = set(0) && hit
-	sleep(s.life, d) // until the last slow write is done
-	woken.end()
-	return hit
+	return s.waking(members, func() bool {
+		hit = set(0) && hit
+		sleep(s.life, d) // until the last slow write is done
+		return hit
+	})
 }
 
 // smallTransactions limits the operations that a member accepts in a transaction.
@@ -67,14 +67,11 @@ func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
 		return false
 	}
 	defer func() { _ = etcd.Close() }()
-	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-	defer cancel()
-	list := make([]clientv3.Op, ops)
-	for i := range list {
-		list[i] = clientv3.OpGet("\x00" + string(rune('a'+i)))
-	}
-	_, err = etcd.Txn(ctx).Then(list...).Commit()
-	return errors.Is(err, rpctypes.ErrTooManyOps)
+	list := slices.Repeat([]clientv3.Op{clientv3.OpGet("a")}, ops)
+	return errors.Is(s.bounded(s.ctx, func(ctx context.Context) error {
+		_, err := etcd.Txn(ctx).Then(list...).Commit()
+		return err
+	}), rpctypes.ErrTooManyOps)
 }
 
 // tooMany makes a member apply nothing while the others go on, until it is so far behind that it refuses requests, and
@@ -90,7 +87,6 @@ func tooMany(s *strike, m *etcdproc.Process) bool {
 		return false
 	}
 	defer func() { _ = flooder.Close() }()
-	woken := s.expectWoken([]*etcdproc.Process{m})
 	if m.Stall() != nil {
 		return false
 	}
@@ -98,10 +94,7 @@ func tooMany(s *strike, m *etcdproc.Process) bool {
 	if hit {
 		s.last(100, 1000)
 	}
-	woken.begin()
-	hit = m.GoOn() == nil && hit
-	woken.end()
-	return hit
+	return s.waking([]*etcdproc.Process{m}, func() bool { return m.GoOn() == nil && hit })
 }
 
 // flood makes the cluster commit requests that change nothing. It reports whether the member then refused a request.
@@ -109,7 +102,6 @@ func (s *strike) flood(flooder, member *clientv3.Client) bool {
 	const (
 		senders = 64
 		patient = 6 * time.Second
-		nobody  = clientv3.LeaseID(1)
 	)
 	ctx, cancel := context.WithTimeout(s.ctx, patient)
 	defer cancel()

@@ -11,90 +11,54 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// woken looks for revocations by a member that was paused while it led, and wakes up after another member was elected.
-// Before etcd revokes an expired lease, it checks whether it was active recently (EtcdServer.ensureLeadership), and a
-// member that has just woken up passes that check. So for a moment it may revoke leases that its successor has kept
+// waking runs wake, in which members wake up that were paused, and looks for what they revoke then. Before etcd revokes
+// an expired lease, it checks whether it was active recently (EtcdServer.ensureLeadership), and a member that has just
+// woken up passes that check. So a member that has led may for a moment revoke leases that its successor has kept
 // alive, and no client can keep such a lease. The checkers treat this as an operator's revocation: the next holder
 // comes at once, and only the fence stops the last one.
-type woken struct {
-	*strike
-	members []*etcdproc.Process
-	expired map[*etcdproc.Process]int // leases that each member had expired before
-	live    map[int64]bool            // leases that had keys
-	at      time.Duration
-}
-
-// expectWoken is called before the members are paused.
-func (s *strike) expectWoken(members []*etcdproc.Process) *woken {
-	w := &woken{strike: s, members: members, expired: map[*etcdproc.Process]int{}}
+func (s *strike) waking(members []*etcdproc.Process, wake func() bool) (hit bool) {
+	before := map[*etcdproc.Process]int{}
 	for _, m := range members {
-		if n, ok := s.monitor.expiredAt(s.life, m.Endpoint()); ok {
-			w.expired[m] = n
-		}
+		before[m] = s.monitor.known(m.Endpoint())
 	}
-	return w
-}
-
-// begin is called before the members wake up.
-func (w *woken) begin() { w.live, w.at = w.watch.live(), w.tape.Now() }
-
-// end is called after they have woken up. If a member that does not lead has expired leases, it records those that are
-// gone.
-func (w *woken) end() {
-	sleep(w.life, 600*time.Millisecond) // by then the member knows that it does not lead
-	ctx, cancel := context.WithTimeout(w.life, 5*time.Second)
+	live, at := s.watch.live(), s.tape.Now()
+	hit = wake()
+	ctx, cancel := context.WithTimeout(s.life, 6*time.Second)
 	defer cancel()
-	for _, m := range w.members {
-		before, known := w.expired[m]
-		after, ok := w.expiredSince(ctx, m, before)
-		if !known || !ok || after <= before {
+	sleep(ctx, 600*time.Millisecond) // by then the member knows that it does not lead
+	for _, m := range members {
+		early := 0
+		// It counts a lease after the cluster has committed its revocation, which may be slow.
+		await(ctx, time.Second, func(ctx context.Context) (bool, error) {
+			n, _ := s.monitor.expiredAt(ctx, m.Endpoint())
+			early = n - before[m]
+			return early > 0, nil
+		})
+		status, err := s.etcd.Status(ctx, m.Endpoint())
+		if early <= 0 || err != nil || status.Leader == status.Header.MemberId {
 			continue
 		}
-		status, err := w.etcd.Status(ctx, m.Endpoint())
-		if err != nil || status.Leader == status.Header.MemberId {
-			continue
-		}
-		w.mu.Lock()
-		w.early += after - before
-		w.mu.Unlock()
-		w.record(ctx, m)
+		sleep(ctx, 200*time.Millisecond) // so that leases which expired with it are gone too
+		s.report.count(revokedEarly, early)
+		s.excuse(ctx, live, at, m)
 	}
+	return hit
 }
 
-// expiredSince returns how many leases a member has expired in all. It waits about a second for the number to rise above
-// before: the member counts a lease after the cluster has committed its revocation, which may be slow.
-func (w *woken) expiredSince(ctx context.Context, m *etcdproc.Process, before int) (n int, ok bool) {
-	for range 10 {
-		if n, ok = w.monitor.expiredAt(ctx, m.Endpoint()); ok && n > before {
-			sleep(ctx, 200*time.Millisecond) // so that leases which expired with it are counted too
-			return w.monitor.expiredAt(ctx, m.Endpoint())
-		}
-		sleep(ctx, 100*time.Millisecond)
-	}
-	return n, ok
-}
-
-// record excuses the leases that are gone, even those that their owners have revoked in that moment.
-func (w *woken) record(ctx context.Context, m *etcdproc.Process) {
-	for id := range w.live {
-		resp, err := w.etcd.TimeToLive(ctx, clientv3.LeaseID(id))
+// excuse records the leases that are gone, even those that their owners have revoked in that moment.
+func (s *strike) excuse(ctx context.Context, live map[int64]bool, at time.Duration, m *etcdproc.Process) {
+	for id := range live {
+		resp, err := s.etcd.TimeToLive(ctx, clientv3.LeaseID(id))
 		if err != nil || resp.TTL > 0 {
 			continue
 		}
 		fault := history.Event{
-			At: w.at, Kind: history.Fault, Name: history.OperatorRevokes, Fault: w.tape.ID(),
+			At: at, Kind: history.Fault, Name: history.OperatorRevokes, Fault: s.tape.ID(),
 			Actor: "woken leader " + m.Endpoint(), Target: strconv.FormatInt(id, 16),
 		}
-		w.tape.Record(fault)
-		fault.At, fault.Kind = w.tape.Now(), history.Heal
-		w.tape.Record(fault)
-		delete(w.live, id)
+		s.tape.Record(fault)
+		fault.At, fault.Kind = s.tape.Now(), history.Heal
+		s.tape.Record(fault)
+		delete(live, id)
 	}
-}
-
-// revokedEarly returns the number of leases that woken members revoked.
-func (n *nemesis) revokedEarly() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.early
 }

@@ -13,47 +13,40 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// keyWatch records every change of the key space, from the first revision on.
+// keyWatch records every change of the key space, from the first revision on. The checkers find it if it misses any.
 type keyWatch struct {
 	etcd *clientv3.Client
 	tape *tape
 
-	mu      sync.Mutex               // guards the fields below
-	seen    int64                    // the revision up to which all changes are recorded; an empty store is at 1
-	keys    map[string]history.Event // existing keys that have leases
-	failure error
+	mu   sync.Mutex               // guards the fields below
+	seen int64                    // the revision up to which all changes are recorded
+	keys map[string]history.Event // existing keys that have leases
 }
 
 func newKeyWatch(etcd *clientv3.Client, t *tape) *keyWatch {
-	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}}
+	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}} // an empty store is at revision 1
 }
 
 // run watches until ctx ends. A watch that breaks is resumed without a gap, since the mix compacts only what the watch
 // has seen.
 func (k *keyWatch) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		k.watch(ctx)
+		watching, cancel := context.WithCancel(ctx)
+		for resp := range k.etcd.Watch(watching, "\x00", clientv3.WithFromKey(), clientv3.WithRev(k.revision()+1)) {
+			for _, e := range resp.Events {
+				k.event(e)
+			}
+			if n := len(resp.Events); n > 0 { // a response has all changes of a revision
+				k.mu.Lock()
+				k.seen = resp.Events[n-1].Kv.ModRevision
+				k.mu.Unlock()
+			}
+			if resp.Err() != nil {
+				break
+			}
+		}
+		cancel()
 		sleep(ctx, 20*time.Millisecond)
-	}
-}
-
-func (k *keyWatch) watch(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for resp := range k.etcd.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(k.revision()+1)) {
-		for _, e := range resp.Events {
-			k.event(e)
-		}
-		if resp.CompactRevision > 0 {
-			k.fail(fmt.Errorf("mix: revisions up to %d were compacted before the watch had seen them", resp.CompactRevision))
-		}
-		if resp.Err() != nil {
-			return
-		}
-		// A response has all changes of a revision.
-		if n := len(resp.Events); n > 0 {
-			k.advance(resp.Events[n-1].Kv.ModRevision)
-		}
 	}
 }
 
@@ -104,26 +97,6 @@ func (k *keyWatch) revision() int64 {
 	return k.seen
 }
 
-func (k *keyWatch) advance(to int64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.seen = to
-}
-
-func (k *keyWatch) fail(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.failure = err
-	k.seen++ // past the gap; otherwise the same watch would fail again
-}
-
-// err returns an error if the watch has missed a revision.
-func (k *keyWatch) err() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.failure
-}
-
 // catchUp waits until all present changes of the cluster are recorded.
 func (k *keyWatch) catchUp(ctx context.Context) error {
 	rev, err := presentRevision(ctx, k.etcd)
@@ -138,9 +111,8 @@ func (k *keyWatch) catchUp(ctx context.Context) error {
 	})
 }
 
-func presentRevision(ctx context.Context, etcd *clientv3.Client) (int64, error) {
-	var rev int64
-	err := insist(ctx, func(ctx context.Context) error {
+func presentRevision(ctx context.Context, etcd *clientv3.Client) (rev int64, err error) {
+	err = insist(ctx, func(ctx context.Context) error {
 		resp, err := etcd.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
 		if err == nil {
 			rev = resp.Header.Revision
@@ -148,17 +120,4 @@ func presentRevision(ctx context.Context, etcd *clientv3.Client) (int64, error) 
 		return err
 	})
 	return rev, err
-}
-
-// insist repeats call until it returns no error or ctx ends.
-func insist(ctx context.Context, call func(context.Context) error) error {
-	for {
-		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
-		err := call(attempt)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		sleep(ctx, 50*time.Millisecond)
-	}
 }

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/safety/mix"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }
+
+func testdata(name string) string { return filepath.Join("check", "testdata", name+".jsonl") }
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "history.jsonl")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func TestCheck_good(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, dispatch([]string{"check", testdata("good-late-refused")}, &out))
+	require.Regexp(t, `(?m)^ +2 granted: lock$`, out.String())
+	require.Regexp(t, `(?m)^ +0 requests of unknown outcome$`, out.String(), "a check that had nothing to compare is listed too")
+	require.Contains(t, out.String(), "violations: 0\n")
+	// A run that was killed leaves a history whose last line is incomplete.
+	require.NoError(t, dispatch([]string{"check", write(t, "{\"kind\":\"note\"}\n{\"ki")}, &out))
+}
+
+func TestCheck_violation(t *testing.T) {
+	var out bytes.Buffer
+	require.ErrorIs(t, dispatch([]string{"check", testdata("I1-stale-accepted")}, &out), errFailed)
+	require.Contains(t, out.String(), "violations: 1\nI1 a: write with token 2 was accepted after token 3 (by resource)\n")
+	require.Contains(t, out.String(), `"kind":"apply"`, "the events that show it")
+}
+
+func TestCheck_badFile(t *testing.T) {
+	for name, path := range map[string]string{
+		"missing":             filepath.Join(t.TempDir(), "none"),
+		"empty":               write(t, ""),
+		"no JSON":             write(t, "history\n"),
+		"unknown field":       write(t, "{\"kind\":\"note\",\"when\":1}\n"),
+		"unknown kind":        write(t, "{\"kind\":\"nothing\"}\n"),
+		"grant without enter": write(t, "{\"kind\":\"grant\",\"op\":1,\"token\":\"2\"}\n"),
+		"two enters":          write(t, "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"enter\",\"op\":1}\n"),
+		"two ends":            write(t, "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n"),
+		"sent twice":          write(t, "{\"kind\":\"send\",\"request\":1}\n{\"kind\":\"send\",\"request\":1}\n"),
+		"heal without fault":  write(t, "{\"kind\":\"heal\",\"fault\":1}\n"),
+		"TTL":                 write(t, "{\"kind\":\"note\",\"name\":\"ttl\",\"value\":\"2\"}\n"),
+		"watch began late":    write(t, "{\"kind\":\"delete\",\"key\":\"a/1\",\"revision\":4}\n"),
+		"watch missed":        write(t, "{\"kind\":\"put\",\"key\":\"a/1\",\"revision\":4,\"created\":3}\n"),
+		"no order":            write(t, "{\"at\":2,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n{\"at\":1,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := dispatch([]string{"check", path}, &bytes.Buffer{})
+			require.ErrorContains(t, err, path)
+			require.NotErrorIs(t, err, errFailed)
+		})
+	}
+}
+
+// A trace shows until when the first client held the lock, who held it next, and which write was refused.
+func TestTrace(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, dispatch([]string{"trace", testdata("good-late-refused")}, &out))
+	var trace struct{ TraceEvents []traced }
+	require.NoError(t, json.Unmarshal(out.Bytes(), &trace))
+	names := map[int]string{}
+	var rows []string
+	for _, e := range trace.TraceEvents {
+		if e.Phase == "M" {
+			names[e.Thread] = fmt.Sprint(e.Args.(map[string]any)["name"]) //nolint:forcetypeassert // a test may panic
+			continue
+		}
+		rows = append(rows, fmt.Sprintf("%s: %s %s at %v", names[e.Thread], e.Phase, e.Name, e.At))
+	}
+	require.Equal(t, []string{
+		"client 1/worker 1: B waits for a at 1000",
+		"client 1/worker 1: E  at 5000",
+		"client 1/worker 1: B holds a at 5000",
+		"client 2/worker 1: B waits for a at 60000",
+		"client 1/worker 1: i claim a: ok at 11000",
+		"client 1/worker 1: E  at 1.9e+06",
+		"client 2/worker 1: E  at 2.101e+06",
+		"client 2/worker 1: B holds a at 2.101e+06",
+		"client 1/worker 1: i claim a: ok at 2.112e+06",
+		"client 1/worker 1: i write a: refused at 2.12e+06",
+		"client 2/worker 1: E  at 2.13e+06",
+	}, rows)
+	require.NoError(t, dispatch([]string{"trace", testdata("good-killed")}, &out))
+	require.Contains(t, out.String(), `"name":"client killed client 1"`)
+}
+
+func TestDispatch_refusesArguments(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"look"}, {"check"}, {"check", "a", "b"}, {"trace"}, {"run", "now"}, {"run", "-duration", "long"}, {"run", "-duration", "0s"},
+	} {
+		require.Error(t, dispatch(args, &bytes.Buffer{}), "%v", args)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	var out bytes.Buffer
+	r := &mix.Report{Violations: []mix.Violation{{Invariant: "I3"}}, Histories: []string{"some/history.jsonl"}}
+	dir := t.TempDir()
+	require.ErrorIs(t, verdict(&out, r, mix.Options{Dir: dir}), errFailed)
+	require.Contains(t, out.String(), "./safety check some/history.jsonl")
+	require.Contains(t, out.String(), "./safety trace some/history.jsonl")
+	require.Contains(t, out.String(), "too little: fenced writes")
+	require.DirExists(t, dir)
+	require.ErrorIs(t, verdict(&out, &mix.Report{}, mix.Options{Dir: dir, KeepAll: true}), errFailed)
+	require.DirExists(t, dir)
+	require.ErrorIs(t, verdict(&out, &mix.Report{}, mix.Options{Dir: dir}), errFailed)
+	require.NoDirExists(t, dir)
+}

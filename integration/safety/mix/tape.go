@@ -1,0 +1,174 @@
+package mix
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
+
+// record is where events go: the tape of the run or, in a client's own process, standard output.
+type record interface {
+	Record(e history.Event)
+	ID() int64
+	Now() time.Duration
+}
+
+// tape writes the history of a run, one file for each round. The numbers that it gives out are unique in the run:
+// clients' processes have their own ranges above them. It also counts events, and knows who waits and who holds.
+type tape struct {
+	*history.Recorder
+
+	dir    string
+	report *Report
+	file   *os.File // of the present round
+
+	mu      sync.Mutex              // guards the fields below
+	pending map[int64]history.Event // by Op: the Enter events of acquisitions that wait
+	holding map[int64]history.Event // by Op: the Grant events of handles that are held, with the verbs of their Enter events
+	changed chan struct{}           // closed and replaced when one of these becomes smaller or larger
+}
+
+func newTape(dir string, report *Report) *tape {
+	return &tape{
+		Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir, report: report,
+		pending: map[int64]history.Event{}, holding: map[int64]history.Event{}, changed: make(chan struct{}),
+	}
+}
+
+// begin starts the file of a round.
+func (t *tape) begin(round int) (err error) {
+	if t.file, err = os.Create(filepath.Join(t.dir, fmt.Sprintf("history-%05d.jsonl", round))); err != nil {
+		return fmt.Errorf("mix: begin a history: %w", err)
+	}
+	t.To(t.file)
+	return nil
+}
+
+// end closes the file and reads what it has.
+func (t *tape) end() (all []history.Event, err error) {
+	err = t.Flush()
+	t.To(nil)
+	if err = errors.Join(err, t.file.Close()); err == nil {
+		all, err = history.ReadFile(t.file.Name())
+	}
+	return all, err
+}
+
+// Record adds an event to the present file. Between two rounds events are counted and not written.
+func (t *tape) Record(e history.Event) {
+	if e.At == 0 {
+		e.At = t.Now()
+	}
+	t.follow(e)
+	t.Recorder.Record(e)
+}
+
+// follow counts the event, and follows who waits and who holds.
+func (t *tape) follow(e history.Event) {
+	switch e.Kind {
+	case history.Apply:
+		if what := counted(e); what != "" {
+			t.report.count(what, 1)
+		}
+		return
+	case history.Answer:
+		if e.Outcome == history.Unknown {
+			t.report.count(unknown, 1)
+		}
+		return
+	case history.Enter, history.Grant, history.GiveUp, history.Release:
+	default:
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch e.Kind {
+	case history.Enter:
+		t.pending[e.Op] = e
+		return
+	case history.Grant:
+		e.Verb = t.pending[e.Op].Verb
+		t.holding[e.Op] = e
+		t.report.count(acquisitions, 1)
+		switch {
+		case e.Verb.Shared():
+			t.report.count(readLocks, 1)
+		case e.Verb.OfSet():
+			t.report.count(sets, 1)
+		case e.Verb.OfTree():
+			t.report.count(trees, 1)
+		case e.Verb.OfPermit():
+			t.report.count(permitsTaken, 1)
+		}
+	case history.GiveUp:
+		t.report.count(gaveUp, 1)
+	}
+	delete(t.pending, e.Op)
+	if e.Kind == history.Release {
+		delete(t.holding, e.Op)
+	}
+	t.wake()
+}
+
+// counted returns the figure of what a fenced resource has done, "" if it has none.
+func counted(e history.Event) string {
+	refusal := e.Outcome == history.Refused
+	switch {
+	case strings.HasSuffix(e.Name, history.UnfencedMark) || e.Verb == history.Read || e.Verb == history.Claim:
+	case e.Verb.OfReader() && refusal:
+		return staleReads
+	case e.Verb.OfReader():
+	case refusal:
+		return refused
+	case e.Outcome == history.OK:
+		return writes
+	}
+	return ""
+}
+
+// wake wakes the callers of held and waiting.
+func (t *tape) wake() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// forget drops what the actors of a client wait for and hold, since its process is gone.
+func (t *tape) forget(client string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, ops := range []map[int64]history.Event{t.pending, t.holding} {
+		maps.DeleteFunc(ops, func(_ int64, e history.Event) bool { return e.Client() == client })
+	}
+	t.wake()
+}
+
+// held returns the grants that a client's actors hold, or those of all clients, ordered by Op.
+func (t *tape) held(client string) (held []history.Event, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, op := range slices.Sorted(maps.Keys(t.holding)) {
+		if e := t.holding[op]; client == "" || e.Client() == client {
+			held = append(held, e)
+		}
+	}
+	return held, t.changed
+}
+
+// waiting describes the acquisitions that wait.
+func (t *tape) waiting() (waiters []string, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, op := range slices.Sorted(maps.Keys(t.pending)) {
+		e := t.pending[op]
+		waiters = append(waiters, fmt.Sprintf("op %d of %s for %s since %v", op, e.Actor, e.Name, e.At.Round(time.Millisecond)))
+	}
+	return waiters, t.changed
+}
