@@ -33,7 +33,6 @@ type order struct {
 	First     int64 // its numbers are above this one
 	Round     int
 	Seed      uint64
-	Workers   int
 }
 
 // Serve runs a client and exits if this process was started for that; otherwise it does nothing. Call it first in main
@@ -93,7 +92,7 @@ func serve(o order) error {
 		name: o.Name, log: log, names: roundNames(o.Round), out: out, draining: draining, patience: ctx,
 		session: func() *lease.Session { return session },
 	}
-	c.start(o.Workers, o.Seed)
+	c.start(3, o.Seed)
 	<-draining
 	c.wg.Wait()
 	closing, stop := context.WithTimeout(context.Background(), served)
@@ -133,7 +132,7 @@ func (b *berth) launch() (err error) {
 		Name: b.holder, Endpoints: b.endpoints(), Resources: r.resources.addr(), User: b.user, Files: r.secured.holders,
 		// Each process has its own range of numbers, above those of the tape.
 		Clock: r.tape.Clock, First: r.tape.ID() << 32, Round: b.round.number,
-		Seed: r.opts.Seed ^ hash(b.name) + uint64(b.round.number*1000+b.launched), Workers: 3,
+		Seed: r.opts.Seed ^ hash(b.name) + uint64(b.round.number*1000+b.launched),
 	})
 	if err != nil {
 		return fmt.Errorf("mix: start %s: %w", b.holder, err)

@@ -41,16 +41,23 @@ func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 // leader returns the leader and its ID, or nil if no member says that it leads.
 func (s *strike) leader() (m *etcdproc.Process, id uint64) {
 	for _, m := range s.cluster.Members {
-		var status *clientv3.StatusResponse
-		asked := s.asks(func(ctx context.Context) (err error) {
-			status, err = s.etcd.Status(ctx, m.Endpoint())
-			return err
-		})
-		if asked && status.Leader == status.Header.MemberId {
-			return m, status.Leader
+		if id, leads := s.status(m); leads {
+			return m, id
 		}
 	}
 	return nil, 0
+}
+
+// status returns the ID of a member, 0 if it does not answer, and whether it says that it leads.
+func (s *strike) status(m *etcdproc.Process) (id uint64, leads bool) {
+	s.asks(func(ctx context.Context) error {
+		status, err := s.etcd.Status(ctx, m.Endpoint())
+		if err == nil {
+			id, leads = status.Header.MemberId, status.Leader == status.Header.MemberId
+		}
+		return err
+	})
+	return id, leads
 }
 
 // dial returns a client that connects only to these members. The caller closes it.

@@ -44,16 +44,12 @@ func defragment(s *strike, m *etcdproc.Process) bool {
 func noSpace(s *strike) bool {
 	s.begin("all members")
 	m := pick(s.rng, s.cluster.Members)
-	var status *clientv3.StatusResponse
-	asked := s.asks(func(ctx context.Context) (err error) {
-		status, err = s.etcd.Status(ctx, m.Endpoint())
-		return err
-	})
-	if !asked {
+	id, _ := s.status(m)
+	if id == 0 {
 		return false
 	}
 	alarm := &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: status.Header.MemberId, Alarm: etcdserverpb.AlarmType_NOSPACE,
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: id, Alarm: etcdserverpb.AlarmType_NOSPACE,
 	}
 	return s.meanwhile(
 		func(ctx context.Context) error {
