@@ -231,3 +231,21 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	turn.lock, turn.newest, turn.kvs[token] = l, token, kv
 	return kv, err
 }
+
+// Put stands in for a Check that raises the mark, since that of Marks raises none.
+func TestMarks_grants(t *testing.T) {
+	t.Parallel()
+	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{})
+	require.NoError(t, err)
+	fencetest.Grants(t, fencetest.GrantVerbs{
+		Claim: marks.Claim, ClaimRead: marks.ClaimRead, CheckRead: marks.CheckRead,
+		Check: func(ctx context.Context, resource string) error {
+			kv, err := marks.KV(resource)
+			if err != nil {
+				return err
+			}
+			_, err = kv.Put(ctx, "data/"+resource, "")
+			return err
+		},
+	})
+}

@@ -52,3 +52,17 @@ func TestMarks_names(t *testing.T) {
 		fencetest.Rules{Verbs: verbs(r), Marks: r.marks}.Names(t, 255)
 	})
 }
+
+func TestMarks_grants(t *testing.T) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
+		t.Helper()
+		all, calls := verbs(r), 0
+		fencetest.Grants(t, fencetest.GrantVerbs{
+			Claim: r.claim, ClaimRead: r.claimRead, CheckRead: all["CheckRead"].Call,
+			Check: func(ctx context.Context, resource string) error {
+				calls++
+				return all[string(forms[calls%len(forms)])].Call(ctx, resource)
+			},
+		})
+	})
+}

@@ -23,8 +23,8 @@ type Tree struct {
 // or of a node above or below it, was accepted.
 func Paths(t *testing.T, histories, holders int, start func() Tree) {
 	t.Helper()
-	seed := FromEnv(t, SeedEnv, rand.Uint64()>>1)
-	t.Logf("to repeat it: %s=%d", SeedEnv, seed)
+	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)
+	t.Logf("to repeat it: %s=%d", seedEnv, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	paths := []string{"a", "a/b", "a/c", "a/b/d", "a/b/e", "a/bb", "b"}
 	related := func(p, q string) bool {

@@ -91,7 +91,7 @@ type write struct {
 // Random runs rounds, fewRounds or as many as the environment says, until one shows a fault.
 func Random(t *testing.T, s Store) {
 	t.Helper()
-	rounds := FromEnv(t, RoundsEnv, fewRounds)
+	rounds := fromEnv(t, roundsEnv, fewRounds)
 	next := make(chan uint64)
 	var running sync.WaitGroup
 	var mu sync.Mutex // guards tally and fault

@@ -202,3 +202,13 @@ func TestBucket_Claim(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, s3fence.Object{Payload: payload, Token: 41, Lock: lock, ETag: got.ETag}, got)
 }
+
+// Put stands in for a Check that raises the mark, since that of a Bucket raises none.
+func TestBucket_grants(t *testing.T) {
+	c := newClient(t, reliable)
+	b := open(t, c, makeBucket(t, c))
+	fencetest.Grants(t, fencetest.GrantVerbs{
+		Claim: b.Claim, ClaimRead: b.ClaimRead, CheckRead: b.CheckRead,
+		Check: func(ctx context.Context, key string) error { return b.Put(ctx, key, nil) },
+	})
+}

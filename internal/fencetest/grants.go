@@ -1,4 +1,4 @@
-package fence_test
+package fencetest
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // holder is a grant of a read/write lock.
@@ -25,7 +24,7 @@ type holder struct {
 
 // context returns the holder's context.
 func (h *holder) context(ctx context.Context) context.Context {
-	return fencetest.Verb{Reads: h.reads}.Context(ctx, h.token)
+	return Verb{Reads: h.reads}.Context(ctx, h.token)
 }
 
 // grants is a history of one read/write lock. The lock is strictly first in, first out: readers do not pass a waiting
@@ -81,42 +80,42 @@ func (g *grants) grant() {
 	g.queue(g.waiting.token)
 }
 
-// In histories of a read/write lock no live holder is refused. A writer is refused once the resource has accepted a
-// newer holder, a reader once it has accepted a newer writer, and nobody else. Other stores decide each call by the same
-// rule; see fencetest.Rules.
-func TestGuard_grants(t *testing.T) {
-	var guard fence.Guard
-	seed := fencetest.FromEnv(t, fencetest.SeedEnv, rand.Uint64()>>1)
-	t.Logf("to repeat it: %s=%d", fencetest.SeedEnv, seed)
+// GrantVerbs are the verbs of a store for [Grants], each with the token that ctx carries. Check must raise a lower mark.
+type GrantVerbs struct {
+	Claim, Check, ClaimRead, CheckRead func(ctx context.Context, resource string) error
+}
+
+// Grants plays random histories of a read/write lock against the marks of a store. No live holder is refused. A writer
+// is refused once the resource has accepted a newer holder, a reader once it has accepted a newer writer, and nobody
+// else.
+func Grants(t *testing.T, v GrantVerbs) {
+	t.Helper()
+	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)
+	t.Logf("to repeat it: %s=%d", seedEnv, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	do := func(ctx context.Context, resource string, token fence.Token) error {
-		return guard.DoContext(ctx, resource, token, func() error { return nil })
-	}
 	tally := map[string]int{}
-	for history := range fencetest.FromEnv(t, fencetest.RoundsEnv, 100) {
-		g, resource, marks := &grants{Rand: random}, fmt.Sprint("resource ", history), fencetest.Marks{}
+	for range fromEnv(t, roundsEnv, 30) {
+		g, resource, marks := &grants{Rand: random}, fmt.Sprintf("grants %x %d", seed, resources.Add(1)), Marks{}
 		// Start near another digit: a store that compares tokens as text is wrong there.
 		g.queue([]fence.Token{0, 90, 999_990}[g.IntN(3)])
 		for range 30 {
 			by := g.next()
 			claims := by.calls == by.claim || by.calls > by.claim && g.IntN(4) == 0 // a claim may be repeated
 			by.calls++
-			verb := writing(do)
+			verb := v.Check
 			switch {
 			case by.reads && claims:
-				verb = reading(bare(guard.ClaimRead))
+				verb = v.ClaimRead
 			case by.reads:
-				verb = reading(guard.CheckReadContext)
+				verb = v.CheckRead
 			case claims:
-				verb = writing(bare(guard.Claim))
-			case g.IntN(2) == 0:
-				verb = writing(guard.CheckContext)
+				verb = v.Claim
 			}
 			err := verb(by.context(t.Context()), resource)
 			g.log = append(g.log, fmt.Sprintf("%+v: %v", *by, err))
 			var want error
-			marks, want = marks.After(fencetest.Verb{Reads: by.reads}, by.token, "", false)
-			fencetest.RequireRefusal(t, want, err, resource, fmt.Sprint(g.log))
+			marks, want = marks.After(Verb{Reads: by.reads}, by.token, "", false)
+			RequireRefusal(t, want, err, "", fmt.Sprint(g.log))
 			require.False(t, by.live && err != nil, "live and refused: %v", g.log)
 			tally[fmt.Sprintf("readers %t, accepted %t", by.reads, err == nil)]++
 		}
