@@ -4,7 +4,7 @@
 // Tests:
 //
 //   - interop: locks and elections mixed with those of etcd's package concurrency and of etcdctl.
-//   - scenario: one fault at a time, of the network, the processes, the cluster, its storage, its permissions and its load.
+//   - scenario: one fault at a time, of the network, the cluster, its permissions and its load.
 //   - safety: all faults at random, for as long as you like; the recorded history is checked afterwards.
 //   - differential: the same calls on internal/fakeetcd and on a real etcd.
 //   - sqlfence, etcdfence: the fences of SQL stores and of etcd.
@@ -13,6 +13,7 @@
 //   - mutants: leasefence built with one fault at a time, which a test must find.
 //   - bench: leasefence measured beside etcd's own locks.
 //
-// Helpers: etcdtest and etcdproc run etcd servers, storetest runs databases, faults disturbs the traffic of a client, rig has ways
-// to hold a name and a witness of who held it, child runs a process that a test can pause and kill, and pki issues certificates.
+// Helpers: etcdtest runs etcd servers for tests, one in the test's process or a cluster in processes of etcdproc, storetest runs
+// databases, faults disturbs the traffic of a client, rig has what these tests share, child runs a process that a test can pause
+// and kill, and pki issues certificates.
 package integration

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -113,9 +112,7 @@ func TestAuth_tls(t *testing.T) {
 	require.NoError(t, err)
 	client, err := pki.NewFiles(t.TempDir(), authority, mine)
 	require.NoError(t, err)
-	srv := etcdtest.Start(t, etcdtest.Options{TLS: &transport.TLSInfo{
-		CertFile: files.Cert, KeyFile: files.Key, TrustedCAFile: files.Authority, ClientCertAuth: true,
-	}})
+	srv := etcdtest.Start(t, etcdtest.Options{CertFile: files.Cert, KeyFile: files.Key, ClientCAFile: files.Authority})
 	env := []string{"ETCDCTL_ENDPOINTS=" + srv.Endpoint()}
 	pair := []string{"--cert", client.Cert, "--key", client.Key}
 	for name, tt := range map[string]struct {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
@@ -30,7 +31,7 @@ func TestLs_manyLocks(t *testing.T) {
 		plain = filepath.Join(t.TempDir(), "plain")
 		require.NoError(t, build(plain))
 	}
-	srv := etcdtest.StartProcess(t)
+	srv := etcdtest.StartCluster(t, 1, etcdproc.Options{})
 	client := srv.Client(t)
 	granted, err := client.Grant(bounded(t), 3600)
 	require.NoError(t, err)
@@ -46,7 +47,7 @@ func TestLs_manyLocks(t *testing.T) {
 	for _, format := range []string{"table", "json"} {
 		t.Run(format, func(t *testing.T) {
 			cmd := exec.CommandContext(bounded(t), plain, "ls", "-o", format)
-			cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+srv.Endpoint())
+			cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+srv.Endpoints()[0])
 			began := time.Now()
 			out, memory := outputAndMemory(t, cmd)
 			took := time.Since(began)

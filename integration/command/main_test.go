@@ -19,7 +19,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -159,7 +158,7 @@ func (r *running) end(t *testing.T) int {
 // etcd runs a server until the test ends.
 func etcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 	t.Helper()
-	srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.BcryptCost = 4 }}) // the lowest
+	srv := etcdtest.Start(t, etcdtest.Options{})
 	return srv.Endpoint(), srv.Client(t)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
@@ -82,12 +83,12 @@ func TestRelease_asksACommand(t *testing.T) {
 
 func TestRelease_waits(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.StartProcess(t) // a process of its own, so that its metrics count only this test
+	srv := etcdtest.StartCluster(t, 1, etcdproc.Options{}) // a process of its own, so that its metrics count only this test
 	token, unlock := stage(t, srv.Client(t))
-	p := start(t, srv.Endpoint(), "release", "jobs/nightly", "--mode", "wait", "--yes", "--token", token)
+	p := start(t, srv.Endpoints()[0], "release", "jobs/nightly", "--mode", "wait", "--yes", "--token", token)
 	// The command inspects the lock first, which reads the two leases. Release reads the holder's lease while it waits.
 	waiting := regexp.MustCompile(`grpc_server_started_total{.*grpc_method="LeaseTimeToLive".*} ([3-9]|\d\d)`)
-	require.Eventually(t, func() bool { return waiting.MatchString(metrics(t, srv.Endpoint())) }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return waiting.MatchString(metrics(t, srv.Endpoints()[0])) }, patience, 10*time.Millisecond)
 	unlock()
 	require.Zero(t, p.end(t))
 	require.Contains(t, p.stdout.String(), "the holder with token 2 no longer holds the lock")

@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/authpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
@@ -21,7 +20,7 @@ import (
 // A user needs exactly the permissions that the package's documentation lists.
 func TestKV_permissions(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.BcryptCost = 4 }}) // the cheapest
+	srv := etcdtest.Start(t, etcdtest.Options{})
 	ctx, client := rig.Bounded(t), srv.Client(t)
 	for _, user := range []string{"root", "app"} {
 		require.NoError(t, second(client.UserAdd(ctx, user, user)))

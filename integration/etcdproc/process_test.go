@@ -5,11 +5,17 @@ package etcdproc
 import (
 	"context"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+func TestMain(m *testing.M) {
+	Serve()
+	os.Exit(m.Run())
+}
 
 func TestProcess_reportsThatAPortIsTaken(t *testing.T) {
 	members, err := NewMembers(t.TempDir(), 1)

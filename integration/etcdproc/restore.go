@@ -47,14 +47,6 @@ func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
 	return c.launch(ctx)
 }
 
-// Restore is [Cluster.Restore] for the only member of a cluster. For a member of a larger one it returns an error.
-func (p *Process) Restore(ctx context.Context, file string, bump uint64) error {
-	if !p.order.Member.Alone {
-		return fmt.Errorf("etcdproc: restore server %s: its cluster has other members; use Cluster.Restore", p.name())
-	}
-	return (&Cluster{Members: []*Process{p}}).Restore(ctx, file, bump)
-}
-
 // restoreData gives a server that does not run the data of a snapshot, in a new folder. The old data stays in the old
 // one.
 func (p *Process) restoreData(file string, bump uint64) error {

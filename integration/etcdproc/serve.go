@@ -41,7 +41,7 @@ func serve(o order) error {
 	// The Ctrl-C that ends the program must not end the server: the program still needs it to clean up.
 	signal.Ignore(syscall.SIGINT)
 	cfg := o.Member.Config()
-	o.Settings.apply(cfg)
+	o.Settings.Apply(cfg)
 	server, err := embed.StartEtcd(cfg)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		fmt.Println(takenLine)

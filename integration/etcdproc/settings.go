@@ -14,7 +14,8 @@ type Settings struct {
 	ClientCAFile string // --trusted-ca-file, with --client-cert-auth
 }
 
-func (s Settings) apply(cfg *embed.Config) {
+// Apply changes a configuration of [Member.Config].
+func (s Settings) Apply(cfg *embed.Config) {
 	if s.MaxTxnOps > 0 {
 		cfg.MaxTxnOps = s.MaxTxnOps
 	}

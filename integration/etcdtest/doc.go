@@ -1,8 +1,8 @@
 // Package etcdtest runs real etcd servers for tests.
 //
-// [Start] runs one server inside the test's process, [StartCluster] runs several members that form a cluster, and
-// [StartProcess] runs a server in a separate process, with fsync on, for benchmarks and for tests that pause or kill a
-// server. [Etcdctl] and [DebianEtcdctl] return the paths of the current etcdctl and of an old one.
+// [Start] runs one server inside the test's process, where a test can look into it. [StartCluster] runs one or more
+// servers that form a cluster, each in a separate process, for tests that pause or kill a server, or restore its data.
+// [Etcdctl] and [DebianEtcdctl] return the paths of the current etcdctl and of an old one.
 //
 // # Lifetime
 //
@@ -11,17 +11,16 @@
 //
 //	func TestMain(m *testing.M) { etcdtest.Main(m) }
 //
-// Main fails the package if a goroutine is left. The process that StartProcess starts also enters through Main, so
-// StartProcess does not work without it.
+// Main fails the package if a goroutine is left. The processes that StartCluster starts also enter through Main, so
+// StartCluster does not work without it.
 //
 // # What differs from a server in production
 //
-//   - It does not sync its log to the disk. The data survives Stop, Crash and Restart (the kernel has it), but not a
-//     crash of the machine.
-//   - Stop cuts the connections of clients at once. An embedded server would otherwise wait for an open watch, for up
-//     to 5 s + 2 × the election timeout.
-//   - A single server has no peer listener. It campaigns at once, without waiting for its election timeout. So does the
-//     first member of a cluster when all members start.
+//   - The server of Start does not sync its log to the disk. The data survives Crash and Restart (the kernel has it), but
+//     not a crash of the machine. It hashes passwords at the lowest cost.
+//   - It cuts the connections of clients at once when it ends. An embedded server would otherwise wait for an open watch,
+//     for up to 5 s + 2 × the election timeout.
+//   - A single server has no peer listener. It campaigns at once, without waiting for its election timeout.
 //   - Ports come from 20000-31999, below the range that the kernel uses for outgoing connections: no such connection
 //     can take the port of a stopped server before it restarts.
 //   - Clients retry a connection every half second, instead of with gRPC's backoff of up to two minutes.

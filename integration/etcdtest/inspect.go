@@ -2,7 +2,6 @@ package etcdtest
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -10,8 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/etcdserver"
-	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
 )
 
 // The methods of this file call the server directly and not through a connection, so the faults that a test injects
@@ -23,21 +20,6 @@ const callTimeout = 15 * time.Second
 // callContext bounds a call. It is not a child of the test's context, which ends before cleanups run.
 func callContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), callTimeout)
-}
-
-// read repeats a read while changes of the leader interrupt it, as etcd's client does.
-func read[T any](tb testing.TB, s *Server, ask func(context.Context, *etcdserver.EtcdServer) (T, error)) T {
-	tb.Helper()
-	ctx, cancel := callContext()
-	defer cancel()
-	for {
-		answer, err := ask(ctx, s.Etcd(tb).Server)
-		if errors.Is(err, etcderrors.ErrLeaderChanged) {
-			continue
-		}
-		require.NoError(tb, err)
-		return answer
-	}
 }
 
 // KeyValues returns the live keys that begin with prefix, in the order of the keys. With an empty prefix it returns
@@ -54,9 +36,11 @@ func (s *Server) KeyValues(tb testing.TB, prefix string) []*mvccpb.KeyValue {
 
 func (s *Server) find(tb testing.TB, req *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 	tb.Helper()
-	return read(tb, s, func(ctx context.Context, e *etcdserver.EtcdServer) (*etcdserverpb.RangeResponse, error) {
-		return e.Range(ctx, req)
-	})
+	ctx, cancel := callContext()
+	defer cancel()
+	resp, err := s.Etcd(tb).Server.Range(ctx, req)
+	require.NoError(tb, err)
+	return resp
 }
 
 // Keys returns the live keys that begin with prefix, sorted. With an empty prefix it returns all. It is never nil.
@@ -72,9 +56,10 @@ func (s *Server) Keys(tb testing.TB, prefix string) []string {
 // Leases returns the live leases, in no order. It is never nil.
 func (s *Server) Leases(tb testing.TB) []clientv3.LeaseID {
 	tb.Helper()
-	resp := read(tb, s, func(ctx context.Context, e *etcdserver.EtcdServer) (*etcdserverpb.LeaseLeasesResponse, error) {
-		return e.LeaseLeases(ctx, &etcdserverpb.LeaseLeasesRequest{})
-	})
+	ctx, cancel := callContext()
+	defer cancel()
+	resp, err := s.Etcd(tb).Server.LeaseLeases(ctx, &etcdserverpb.LeaseLeasesRequest{})
+	require.NoError(tb, err)
 	leases := []clientv3.LeaseID{}
 	for _, l := range resp.Leases {
 		leases = append(leases, clientv3.LeaseID(l.ID))
@@ -95,14 +80,4 @@ func (s *Server) Revoke(tb testing.TB, id clientv3.LeaseID) {
 func (s *Server) Revision(tb testing.TB) int64 {
 	tb.Helper()
 	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte("\x00")}).Header.Revision
-}
-
-// Compact compacts the history up to the current revision, and waits until the server has discarded it. It fails the
-// test if that revision is compacted already.
-func (s *Server) Compact(tb testing.TB) {
-	tb.Helper()
-	ctx, cancel := callContext()
-	defer cancel()
-	_, err := s.Etcd(tb).Server.Compact(ctx, &etcdserverpb.CompactionRequest{Revision: s.Revision(tb), Physical: true})
-	require.NoError(tb, err)
 }

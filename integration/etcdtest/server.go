@@ -1,9 +1,9 @@
 package etcdtest
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
@@ -25,159 +24,76 @@ import (
 // cluster two seconds; the rest is for a loaded machine.
 const readyTimeout = 60 * time.Second
 
+// Main runs a package's tests, fails them if a goroutine is left at the end or a check returns an error, and exits. Call
+// it from TestMain. No goroutine is exempt: all of etcd's goroutines end sooner or later.
+func Main(m *testing.M, checks ...func() error) {
+	etcdproc.Serve()
+	code := m.Run()
+	for _, check := range append(checks, func() error { return goleak.Find() }) {
+		if err := check(); code == 0 && err != nil {
+			fmt.Fprintf(os.Stderr, "etcdtest: the tests passed, and then: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// Options of a server. The zero value is what most tests want.
+type Options = etcdproc.Settings
+
 // Server is an etcd server in the test's process. It is safe for concurrent use.
 type Server struct {
 	member etcdproc.Member
 	opts   Options
 
-	mu      sync.Mutex // guards running, and is held while the server starts or stops
-	running *instance  // nil while stopped
-}
-
-// instance is one run of a server.
-type instance struct {
-	etcd  *embed.Etcd
-	ready chan struct{} // closed when it serves clients
-	grpc  atomic.Pointer[grpc.Server]
+	mu   sync.Mutex                  // guards etcd, and is held while the server starts or stops
+	etcd *embed.Etcd                 // nil while stopped
+	grpc atomic.Pointer[grpc.Server] // set by etcd right before it serves clients
 }
 
 // Start runs a server until the test ends.
 func Start(tb testing.TB, opts Options) *Server {
 	tb.Helper()
-	members, err := startMembers(tb.TempDir(), 1, opts)
-	require.NoError(tb, err)
-	tb.Cleanup(func() { crashAll(members) })
-	return members[0]
-}
-
-// startMembers starts the n members of a new cluster with their data below dir, and waits until they serve clients.
-func startMembers(dir string, n int, opts Options) ([]*Server, error) {
 	const attempts = 5
+	dir := tb.TempDir()
 	for attempt := 1; ; attempt++ {
-		members, err := newMembers(filepath.Join(dir, strconv.Itoa(attempt)), n, opts)
-		if err != nil {
-			return nil, err
-		}
-		err = startAll(members)
-		if err == nil {
-			return members, nil
-		}
-		// Another process may have taken a port since it was picked. A cluster identifies its members by their addresses,
-		// so all members start again.
-		if attempt == attempts || !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, err
+		members, err := etcdproc.NewMembers(filepath.Join(dir, strconv.Itoa(attempt)), 1)
+		require.NoError(tb, err)
+		s := &Server{member: members[0], opts: opts}
+		// Another process may have taken a port since it was picked.
+		if err := s.start(); !errors.Is(err, syscall.EADDRINUSE) || attempt == attempts {
+			require.NoError(tb, err)
+			tb.Cleanup(s.Crash)
+			return s
 		}
 	}
 }
 
-func newMembers(dir string, n int, opts Options) ([]*Server, error) {
-	described, err := etcdproc.NewMembers(dir, n)
-	if err != nil {
-		return nil, err
-	}
-	members := make([]*Server, n)
-	for i, m := range described {
-		members[i] = &Server{member: m, opts: opts}
-	}
-	return members, nil
-}
-
-// startAll starts the members of a new cluster and waits until they serve clients. On an error it stops all of them.
-func startAll(members []*Server) error {
-	runs := make([]*instance, len(members))
-	for i, s := range members {
-		var err error
-		if runs[i], err = s.launch(); err != nil {
-			crashAll(members)
-			return err
-		}
-	}
-	// The first member may campaign now: the others run and can vote.
-	return await(members, runs, runs[0])
-}
-
-// await returns when the launched members serve clients. On an error it stops all members.
-func await(members []*Server, runs []*instance, candidate *instance) error {
-	errs := make([]error, len(runs))
-	var wg sync.WaitGroup
-	for i, run := range runs {
-		wg.Go(func() { errs[i] = run.await(run == candidate) })
-	}
-	wg.Wait()
-	err := errors.Join(errs...)
-	if err != nil {
-		crashAll(members)
-	}
-	return err
-}
-
-func crashAll(members []*Server) {
-	var wg sync.WaitGroup
-	for _, s := range members {
-		wg.Go(s.Crash)
-	}
-	wg.Wait()
-}
-
-// launch starts the server without waiting until it is ready.
-func (s *Server) launch() (*instance, error) {
+// start starts the server and returns when it serves clients. On an error nothing is left running.
+func (s *Server) start() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running != nil {
-		return nil, fmt.Errorf("etcdtest: server %s is running already", s.member.Name)
+	cfg := s.member.Config()
+	s.opts.Apply(cfg)
+	cfg.UnsafeNoFsync, cfg.BcryptCost = true, 4 // the lowest cost that bcrypt has
+	ready := make(chan struct{})
+	cfg.ServiceRegister = func(gs *grpc.Server) {
+		s.grpc.Store(gs)
+		close(ready)
 	}
-	run := &instance{ready: make(chan struct{})}
-	var err error
-	if run.etcd, err = embed.StartEtcd(s.config(run.serve)); err != nil {
-		return nil, fmt.Errorf("etcdtest: start server %s: %w", s.member.Name, err)
+	if s.etcd, err = embed.StartEtcd(cfg); err != nil {
+		return fmt.Errorf("etcdtest: start a server: %w", err)
 	}
-	s.running = run
-	return run, nil
-}
-
-// serve is called by etcd right before it serves clients.
-func (r *instance) serve(gs *grpc.Server) {
-	r.grpc.Store(gs)
-	close(r.ready)
-}
-
-// await returns when the server serves clients. A candidate campaigns without waiting for its election timeout, which
-// would be most of the time that a cluster takes to start.
-func (r *instance) await(candidate bool) error {
-	name := r.etcd.Config().Name
-	timeout := time.NewTimer(readyTimeout)
-	defer timeout.Stop()
-	hurry := time.NewTicker(5 * time.Millisecond)
-	defer hurry.Stop()
-	for {
-		select {
-		case <-r.ready:
-			return nil
-		case err := <-r.etcd.Err():
-			return fmt.Errorf("etcdtest: server %s ended before it was ready: %w", name, err)
-		case <-timeout.C:
-			return fmt.Errorf("etcdtest: server %s is not ready in %s; it needs a majority to start", name, readyTimeout)
-		case <-hurry.C:
-			if candidate {
-				r.campaign()
-			}
-		}
+	select {
+	case <-ready:
+		return nil
+	case err = <-s.etcd.Err():
+		err = fmt.Errorf("etcdtest: the server ended before it was ready: %w", err)
+	case <-time.After(readyTimeout):
+		err = fmt.Errorf("etcdtest: the server is not ready in %s", readyTimeout)
 	}
-}
-
-// campaign makes a server campaign if it knows of no leader.
-func (r *instance) campaign() {
-	srv := r.etcd.Server
-	if srv.Leader() != 0 {
-		return
-	}
-	// A leader sends this message to its successor. The server ignores it until it is able to campaign, and await repeats
-	// it, so the error does not matter.
-	_ = srv.Process(context.Background(), &raftpb.Message{
-		Type: raftpb.MsgTimeoutNow.Enum(),
-		To:   new(uint64(srv.MemberID())),
-		From: new(uint64(srv.MemberID())),
-	})
+	s.end()
+	return err
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
@@ -188,82 +104,39 @@ func (s *Server) Etcd(tb testing.TB) *embed.Etcd {
 	tb.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	require.NotNil(tb, s.running, "etcd server %s is stopped", s.member.Name)
-	return s.running.etcd
+	require.NotNil(tb, s.etcd, "the etcd server is stopped")
+	return s.etcd
 }
 
-// leaderSeen returns the member's ID and that of the leader it knows of. Both are zero if the server is stopped, and
-// leader is zero if it knows of none.
-func (s *Server) leaderSeen() (id, leader types.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running == nil {
-		return 0, 0
-	}
-	return s.running.etcd.Server.MemberID(), s.running.etcd.Server.Leader()
-}
-
-// Running reports whether the server runs.
-func (s *Server) Running() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.running != nil
-}
-
-// Stop shuts the server down in order: a leader transfers its leadership to another member first. It cuts the
-// connections of clients, since etcd may wait seconds for them. Stop returns when the server is gone, which in a
-// cluster may take a second. On a stopped server it does nothing.
-func (s *Server) Stop() {
-	s.stop((*instance).shutDown)
-}
-
-// Crash stops the server without notice: it cuts the connections of clients, and the other members learn of a lost
-// leader from its silence. Data that the server has confirmed is kept. Crash returns when the server is gone, which in
-// a cluster may take a second. On a stopped server it does nothing.
+// Crash stops the server without notice, and cuts the connections of clients. Data that the server has confirmed is
+// kept. Crash returns when the server is gone. On a stopped server it does nothing.
 func (s *Server) Crash() {
-	s.stop((*instance).crash)
-}
-
-func (s *Server) stop(end func(*instance)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running == nil {
-		return
-	}
-	end(s.running)
-	s.running = nil
+	s.end()
 }
 
 // Restart starts the server again, with the same data and ports, and waits until it serves clients. It first stops a
-// running server, like Stop. A member of a cluster needs a majority to become ready.
+// running server, like Crash.
 func (s *Server) Restart(tb testing.TB) {
 	tb.Helper()
-	s.Stop()
-	run, err := s.launch()
-	require.NoError(tb, err)
-	// No candidate: a restarted member must not campaign against a leader that it has not heard from yet. And a member
-	// that has compacted its log panics if it campaigns before it has applied the rest.
-	require.NoError(tb, await([]*Server{s}, []*instance{run}, nil))
+	s.Crash()
+	require.NoError(tb, s.start())
 }
 
-// shutDown ends the run in order.
-func (r *instance) shutDown() {
-	r.cutClients()
-	r.etcd.Close()
-}
-
-// crash ends the run at once. Close alone would wait forever for a server that never became ready, since it waits for
-// the servers of its clients, which exist only once it is ready.
-func (r *instance) crash() {
-	r.cutClients()
-	r.etcd.Server.HardStop()
-	r.etcd.Close()
-}
-
-// cutClients ends the connections of clients. Close would end them gracefully, and a race within etcd can make an open
-// watch delay it until its timeout of 5 s + 2 × the election timeout.
-func (r *instance) cutClients() {
-	if gs := r.grpc.Load(); gs != nil {
+// end stops a running server. The caller holds mu.
+func (s *Server) end() {
+	if s.etcd == nil {
+		return
+	}
+	// Close would end the connections of clients gracefully, and a race within etcd can make an open watch delay it until
+	// its timeout of 5 s + 2 × the election timeout.
+	if gs := s.grpc.Load(); gs != nil {
 		gs.Stop()
 	}
+	// Close alone would wait forever for a server that never became ready, since it waits for the servers of its clients,
+	// which exist only once it is ready.
+	s.etcd.Server.HardStop()
+	s.etcd.Close()
+	s.etcd = nil
 }

@@ -470,7 +470,7 @@ var leaseMutants = []mutant{
 		file: "lease/session.go",
 		old:  "!errors.Is(err, rpctypes.ErrLeaseExist) {",
 		new:  "err != nil {",
-		by:   killer{"integration/scenario/network", "TestNetwork_lostAnswerAtEveryCall", `l.begin(t)`},
+		by:   killer{"integration/scenario/network", "TestNewSession_lostGrant", `require.NoError(t, err)`},
 	},
 	{
 		name: "the server chooses a lease's ID",

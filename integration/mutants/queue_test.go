@@ -139,7 +139,7 @@ var queueMutants = []mutant{
 		file: "internal/queue/await.go",
 		old:  "\t\t\t\tend, written = w.ended(e.Prefix, c.rev)\n",
 		new:  "\t\t\t\tend = Overwritten\n\t\t\t\treturn q.watch(ctx, e.Prefix, func(_ context.Context, w *watch) error {\n\t\t\t\t\tselect {\n\t\t\t\t\tcase <-w.events:\n\t\t\t\t\tcase <-time.After(time.Second):\n\t\t\t\t\t}\n\t\t\t\t\treturn nil\n\t\t\t\t}, clientv3.WithPrefix())\n",
-		by:   killer{inLoad, "TestLoad_twoThousandWaiters/lock,_20_clients,_500_waiters", `require.Less(t, asked, 15*len(c.waiters))`},
+		by:   killer{inLoad, "TestLoad_twoThousandWaiters/20_clients,_500_waiters", `require.Less(t, requests, 15*row.waiters)`},
 	},
 	{
 		name: "Await: an event of an earlier key is the turn",

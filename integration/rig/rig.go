@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,11 +17,6 @@ const MinTTL = 2 * time.Second
 
 // Patience bounds every wait of a scenario. Only a failing test waits that long.
 const Patience = 2 * time.Minute
-
-// ServedWithin is how long the last waiter may take to get the lock once all faults have healed. It is a promise, not
-// an estimate: one TTL of a lease that was just renewed, one by which a new leader of the cluster has prolonged it, and
-// 3 s to reconnect.
-func ServedWithin(ttl time.Duration) time.Duration { return 2*ttl + 3*time.Second }
 
 // Bounded returns a context that ends when the test ends, or after [Patience].
 func Bounded(tb testing.TB) context.Context {
@@ -68,6 +64,20 @@ func Eventually(tb testing.TB, reached func() bool, what func() string) {
 	}
 }
 
+// AwaitQueue waits until there are n keys below a name.
+func AwaitQueue(tb testing.TB, client *clientv3.Client, name string, n int) {
+	tb.Helper()
+	ctx, got := Bounded(tb), int64(0)
+	Eventually(tb, func() bool {
+		resp, err := client.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			tb.Fatalf("rig: %v", err)
+		}
+		got = resp.Count
+		return got == int64(n)
+	}, func() string { return fmt.Sprintf("%d keys in the queue of %q, want %d", got, name, n) })
+}
+
 // MustLock takes a lock that is free or soon will be.
 func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	tb.Helper()
@@ -88,8 +98,8 @@ func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
 	return h
 }
 
-// Wait starts Take in a goroutine. The channel receives the hold, which witnesses follow from the start.
-func (w Way) Wait(tb testing.TB, s *lease.Session, name string, witnesses ...*Witness) <-chan *Hold {
+// Wait starts Take in a goroutine. The channel receives the hold.
+func (w Way) Wait(tb testing.TB, s *lease.Session, name string) <-chan *Hold {
 	tb.Helper()
 	granted := make(chan *Hold, 1)
 	ctx := Bounded(tb)
@@ -98,9 +108,6 @@ func (w Way) Wait(tb testing.TB, s *lease.Session, name string, witnesses ...*Wi
 		if err != nil {
 			tb.Errorf("wait for %q: %v", name, err)
 			return
-		}
-		for _, witness := range witnesses {
-			witness.Follow(h)
 		}
 		granted <- h
 	}()

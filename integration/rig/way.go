@@ -33,7 +33,6 @@ type handle interface {
 	Err() error
 	Key() string
 	IsOwner() clientv3.Cmp
-	Explain(ctx context.Context, err error) error
 }
 
 func lock(ctx context.Context, s *lease.Session, name string) (*Hold, error) {

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election/k8slock"
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -19,7 +20,7 @@ import (
 // meet the dead endpoint at irregular times, go on leading.
 func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	const electors, renewals = 5, 10
-	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
+	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
 	var proxies []*faults.Proxy
 	var addrs []string
 	for _, endpoint := range cluster.Endpoints() {
@@ -40,7 +41,7 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	dead.BlackHole()
 	t.Cleanup(dead.Restore) // runs before the electors release
 	began := time.Now()
-	watch := cluster.Members[0].Client(t).Watch(t.Context(), key, clientv3.WithPrefix())
+	watch := etcdtest.NewClient(t, cluster.Endpoints()[:1]).Watch(t.Context(), key, clientv3.WithPrefix())
 	written := make(map[string]int) // renewals
 	for done := 0; done < electors; {
 		select {

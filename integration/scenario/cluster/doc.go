@@ -1,3 +1,3 @@
-// Package cluster has scenarios of the members of a cluster: the leader moves or is isolated, members are killed or
-// restarted, the majority is lost, and disks are slow.
+// Package cluster has scenarios of the members of a cluster: they are killed, stalled, slow or isolated, or restored
+// from a snapshot.
 package cluster

@@ -3,17 +3,13 @@ package load_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/stats"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -104,60 +100,6 @@ func BenchmarkNestedNames(b *testing.B) {
 			b.ReportMetric(firstPut.Seconds()*1e3, "ms/put-worst-first")
 			b.ReportMetric(worst.Seconds()*1e3, "ms/worst")
 			b.ReportMetric(stop().Seconds()*1e3, "ms/put-worst")
-		})
-	}
-}
-
-// received counts the bytes that a client receives.
-type received struct{ bytes atomic.Int64 }
-
-func (r *received) HandleRPC(_ context.Context, s stats.RPCStats) {
-	if in, ok := s.(*stats.InPayload); ok {
-		r.bytes.Add(int64(in.WireLength))
-	}
-}
-func (*received) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (*received) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (*received) HandleConn(context.Context, stats.ConnStats)                       {}
-
-// BenchmarkNestedKeys tries to lock "jobs/nightly" while another client has many small keys below "jobs/nightly/eu/",
-// or a few hundred large values. It reports the time and the bytes received of the session's first call for that name,
-// and of later ones.
-func BenchmarkNestedKeys(b *testing.B) {
-	for name, theirs := range map[string]struct{ keys, inShort, size, each int }{
-		"small": {100_000, 1000, 1, 100}, "1MiB": {300, 10, 1 << 20, 1},
-	} {
-		b.Run(name, func(b *testing.B) {
-			srv := etcdtest.Start(b, etcdtest.Options{})
-			keys, value := theirs.keys, strings.Repeat("x", theirs.size)
-			if testing.Short() {
-				keys = theirs.inShort
-			}
-			putMany(b, srv.Client(b), keys, theirs.each, func(i int) clientv3.Op {
-				return clientv3.OpPut(fmt.Sprintf("jobs/nightly/eu/%06d", i), value)
-			})
-			var in received
-			s := rig.NewSession(b, srv.Client(b, etcdtest.Dial(grpc.WithStatsHandler(&in))), lease.Options{})
-			turn := func() (took time.Duration, bytes int64) {
-				began, before := time.Now(), in.bytes.Load()
-				l, err := s.TryLock(b.Context(), "jobs/nightly")
-				took, bytes = time.Since(began), in.bytes.Load()-before
-				require.NoError(b, err)
-				require.NoError(b, l.Unlock(b.Context()))
-				return took, bytes
-			}
-			first, firstBytes := turn()
-			var all time.Duration
-			var allBytes int64
-			for b.Loop() {
-				took, bytes := turn()
-				all += took
-				allBytes += bytes
-			}
-			b.ReportMetric(first.Seconds()*1e3, "ms/first")
-			b.ReportMetric(float64(firstBytes), "B-received/first")
-			b.ReportMetric(all.Seconds()*1e3/float64(b.N), "ms/later")
-			b.ReportMetric(float64(allBytes)/float64(b.N), "B-received/later")
 		})
 	}
 }

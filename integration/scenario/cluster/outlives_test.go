@@ -1,0 +1,150 @@
+//go:build unix
+
+package cluster_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/lease"
+)
+
+// hold is a name that is held, and that another session waits for.
+type hold struct {
+	*rig.Hold
+	way  rig.Way
+	s    *lease.Session
+	id   clientv3.LeaseID
+	next <-chan *rig.Hold
+}
+
+// holdAndWait takes a name and starts a waiter for it, for each way to hold a name.
+func holdAndWait(t *testing.T, cluster *etcdtest.Cluster, ttl time.Duration) (holds []*hold) {
+	t.Helper()
+	for _, way := range rig.Ways {
+		h := &hold{way: way, s: rig.NewSession(t, cluster.Client(t), lease.Options{TTL: ttl})}
+		h.id = h.s.Status().LeaseID
+		h.Hold = way.MustTake(t, h.s, way.Name)
+		waiter := cluster.Client(t)
+		h.next = way.Wait(t, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), way.Name)
+		rig.AwaitQueue(t, waiter, way.Name, 2)
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+// goOn waits until the leases have been renewed and each session has taken and released another name.
+func goOn(t *testing.T, holds []*hold) {
+	t.Helper()
+	for _, h := range holds {
+		rig.AwaitRenewal(t, h.s)
+		require.NoError(t, h.way.MustTake(t, h.s, "other "+h.way.Name).Free(rig.Bounded(t)))
+		require.NoError(t, h.Err())
+	}
+}
+
+// A fault of the cluster that ends before the deadline costs no session its lease. While a majority can write, leases
+// are renewed and names change hands. After the fault each name is handed over to its waiter.
+func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
+	t.Parallel()
+	type strike func(t *testing.T, c *etcdtest.Cluster, holds []*hold)
+	eachMember := func(begin, end func(ctx context.Context, m *etcdproc.Process) error) strike {
+		return func(t *testing.T, c *etcdtest.Cluster, holds []*hold) {
+			t.Helper()
+			for _, m := range c.Members {
+				require.NoError(t, begin(rig.Bounded(t), m))
+				goOn(t, holds)
+				require.NoError(t, end(rig.Bounded(t), m))
+			}
+		}
+	}
+	kill := func(_ context.Context, m *etcdproc.Process) error { return m.Kill() }
+	restart := func(ctx context.Context, m *etcdproc.Process) error { return m.Restart(ctx) }
+	for name, row := range map[string]struct {
+		slow   bool
+		ttl    time.Duration
+		strike strike
+	}{
+		"each member killed and restarted": {ttl: 5 * time.Second, strike: eachMember(kill, restart)},
+		// As while it is defragmented. Only events wait, at a watch on that member.
+		"each member applies nothing": {ttl: 5 * time.Second, strike: eachMember(
+			func(_ context.Context, m *etcdproc.Process) error { return m.Stall() },
+			func(_ context.Context, m *etcdproc.Process) error { return m.GoOn() },
+		)},
+		"slow disks": {slow: true, ttl: 5 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
+			const slow = 200 * time.Millisecond
+			for _, m := range c.Members {
+				require.NoError(t, slowdisk.Set(m.Dir(), slow))
+			}
+			began := time.Now()
+			_, err := c.Client(t).Put(rig.Bounded(t), "key", "")
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, time.Since(began), slow, "the disks are fast")
+			goOn(t, holds)
+		}},
+		// Without a majority no lease is renewed.
+		"majority killed and restarted": {ttl: 20 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
+			require.NoError(t, c.Members[0].Kill())
+			require.NoError(t, c.Members[1].Kill())
+			for _, h := range holds {
+				rig.AwaitState(t, h.s, lease.StateJeopardy)
+				require.NoError(t, h.Err(), "the hold is not valid in jeopardy")
+			}
+			require.NoError(t, c.Members[0].Restart(rig.Bounded(t)))
+			for _, h := range holds {
+				rig.AwaitState(t, h.s, lease.StateHeld)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var opts etcdproc.Options
+			if row.slow {
+				var err error
+				opts.Program, err = slowdisk.Build(rig.Bounded(t), t.TempDir())
+				require.NoError(t, err)
+			}
+			cluster := etcdtest.StartCluster(t, 3, opts)
+			holds := holdAndWait(t, cluster, row.ttl)
+			row.strike(t, cluster, holds)
+			for _, h := range holds {
+				require.Equal(t, h.id, h.s.Status().LeaseID)
+				require.NoError(t, h.Err())
+				require.Empty(t, h.next)
+				require.NoError(t, h.Free(rig.Bounded(t)))
+				next := rig.Await(t, h.next, "the waiter was not served")
+				require.Greater(t, next.Token(), h.Token())
+				require.NoError(t, next.Free(rig.Bounded(t)))
+			}
+		})
+	}
+}
+
+// A transaction compares the state of the cluster. So an isolated member does not answer one, even if it neither reads
+// nor writes.
+func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
+	t.Parallel()
+	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
+	lags := cluster.Members[0]
+	_, err := cluster.Client(t).Put(rig.Bounded(t), "key", "old")
+	require.NoError(t, err)
+	client := etcdtest.NewClient(t, []string{lags.Endpoint()})
+	compare := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(rig.Bounded(t), limit)
+		defer cancel()
+		_, err := etcd.Of(client).Once(ctx).Txn([]clientv3.Cmp{clientv3.Compare(clientv3.Value("key"), "=", "old")}, nil, nil)
+		return err
+	}
+	require.NoError(t, compare(rig.Patience))
+	require.NoError(t, cluster.Isolate(lags))
+	require.Error(t, compare(time.Second))
+}
