@@ -19,7 +19,7 @@ func NewFiles(dir string, a *Authority, cert tls.Certificate) (Files, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return f, fmt.Errorf("pki: %w", err)
 	}
-	if err := WritePEM(f.Authority, "CERTIFICATE", a.cert.Raw); err != nil {
+	if err := writePEM(f.Authority, "CERTIFICATE", a.cert.Raw); err != nil {
 		return f, err
 	}
 	return f, f.Install(cert)
@@ -31,10 +31,10 @@ func (f Files) Install(cert tls.Certificate) error {
 	if err != nil {
 		return fmt.Errorf("pki: %w", err)
 	}
-	if err := WritePEM(f.Cert, "CERTIFICATE", cert.Certificate[0]); err != nil {
+	if err := writePEM(f.Cert, "CERTIFICATE", cert.Certificate[0]); err != nil {
 		return err
 	}
-	return WritePEM(f.Key, "PRIVATE KEY", key)
+	return writePEM(f.Key, "PRIVATE KEY", key)
 }
 
 // Client returns a client's TLS configuration with the present content of the files.
@@ -54,8 +54,8 @@ func (f Files) Client() (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// WritePEM writes one PEM block of a kind to a file.
-func WritePEM(path, kind string, der []byte) error {
+// writePEM writes one PEM block of a kind to a file.
+func writePEM(path, kind string, der []byte) error {
 	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		return fmt.Errorf("pki: %w", err)
 	}

@@ -27,7 +27,7 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "own", "own", "", clientv3.PermissionType(clientv3.PermReadWrite))))
 	require.NoError(t, second(srv.root.UserGrantRole(rig.Bounded(t), "neighbour", "own")))
 
-	s := rig.NewSession(t, srv.app(t), lease.Options{Prefix: "jobs/", TTL: longTTL})
+	s := newSession(t, srv.app(t), lease.Options{TTL: longTTL})
 	seen := map[int64]bool{}
 	for range 3 {
 		_, err := stranger.Revoke(rig.Bounded(t), s.Status().LeaseID)

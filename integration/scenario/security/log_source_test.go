@@ -28,14 +28,9 @@ var logging = []string{"lease", "election", "internal", "fence"}
 // check that its attributes contain no secrets: see SECURITY.md.
 func TestLog_isWhatTheGoldenListSays(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, readGolden(t), loggedInSource(t), "check that no secrets are logged, and then change %s", golden)
-}
-
-func readGolden(t *testing.T) []string {
-	t.Helper()
-	b, err := os.ReadFile(golden)
+	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
-	return strings.Split(strings.TrimSpace(string(b)), "\n")
+	require.Equal(t, strings.Split(strings.TrimSpace(string(want)), "\n"), loggedInSource(t), "check that no secrets are logged, and then change %s", golden)
 }
 
 // loggedInSource finds the calls of a slog.Logger's methods.

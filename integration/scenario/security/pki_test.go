@@ -2,12 +2,9 @@ package security_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/pki"
@@ -31,18 +28,6 @@ func (a *authority) issue(t *testing.T, name string, flaws ...pki.Flaw) tls.Cert
 	return cert
 }
 
-func notYetValid(c *x509.Certificate) {
-	c.NotBefore, c.NotAfter = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
-}
-
-func otherHost(c *x509.Certificate) {
-	c.IPAddresses, c.DNSNames = nil, []string{"etcd.example"}
-}
-
-func serversOnly(c *x509.Certificate) {
-	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-}
-
 // files are a server's certificate files, which it reads again for each connection.
 type files struct{ pki.Files }
 
@@ -63,12 +48,5 @@ func (f *files) install(t *testing.T, cert tls.Certificate) {
 // start runs a server with TLS.
 func (f *files) start(t *testing.T) *etcdtest.Server {
 	t.Helper()
-	return etcdtest.Start(t, etcdtest.Options{TLS: &transport.TLSInfo{
-		CertFile: f.Cert, KeyFile: f.Key, TrustedCAFile: f.Authority, ClientCertAuth: true,
-	}})
-}
-
-func writePEM(t *testing.T, path, kind string, der []byte) {
-	t.Helper()
-	require.NoError(t, pki.WritePEM(path, kind, der))
+	return etcdtest.Start(t, etcdtest.Options{CertFile: f.Cert, KeyFile: f.Key, ClientCAFile: f.Authority})
 }

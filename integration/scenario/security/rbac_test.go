@@ -30,7 +30,7 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 			srv := startByRecipe(t)
 			root := srv.as(t, "root")
 			opts := lease.Options{Prefix: row.prefix, TTL: longTTL}
-			s, other := rig.NewSession(t, srv.as(t, row.user), opts), rig.NewSession(t, srv.as(t, row.user), opts)
+			s, other := newSession(t, srv.as(t, row.user), opts), newSession(t, srv.as(t, row.user), opts)
 			locksOf(t, s, other)
 			electionOf(t, s, other, srv.as(t, row.user), row.prefix+"role")
 
@@ -123,14 +123,14 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 	srv := startByRecipe(t)
 	root := srv.as(t, "root")
 	require.NoError(t, second(root.UserAdd(rig.Bounded(t), "nobody", "nobody")))
-	s := rig.NewSession(t, srv.as(t, "worker"), lease.Options{Prefix: "jobs/"})
+	s := newSession(t, srv.as(t, "worker"), lease.Options{})
 	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "here"})
 	require.NoError(t, err)
 
 	for _, user := range []string{"viewer", "nobody", "nightly"} {
 		t.Run(user, func(t *testing.T) {
 			client := srv.as(t, user)
-			theirs := rig.NewSession(t, client, lease.Options{Prefix: "jobs/"}) // needs no permission
+			theirs := newSession(t, client, lease.Options{}) // needs no permission
 			_, err := theirs.TryLock(rig.Bounded(t), "free")
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 			require.ErrorContains(t, err, `lock "free"`)

@@ -71,7 +71,7 @@ type byRecipe struct{ *etcdtest.Server }
 
 func startByRecipe(t *testing.T) byRecipe {
 	t.Helper()
-	srv := etcdtest.Start(t, etcdtest.Options{Configure: cheap})
+	srv := etcdtest.Start(t, etcdtest.Options{})
 	o := operator{srv.Client(t)}
 	for _, command := range recipe(t, "Permissions") {
 		o.run(t, command)
@@ -82,5 +82,5 @@ func startByRecipe(t *testing.T) byRecipe {
 // as returns a client of a user.
 func (s byRecipe) as(t *testing.T, name string) *clientv3.Client {
 	t.Helper()
-	return s.Client(t, etcdtest.User(name, name))
+	return s.Client(t, logged, etcdtest.User(name, name))
 }
