@@ -14,8 +14,8 @@ import (
 // Interceptor counts, loses and delays the messages of a client. It works below the client's own retries: each attempt
 // is a message. It is safe for concurrent use, and may serve several clients.
 type Interceptor struct {
-	closed chan struct{} // ends all waiting
-	wg     sync.WaitGroup
+	life context.Context //nolint:containedctx // its end ends all waiting
+	wg   sync.WaitGroup
 
 	mu       sync.Mutex // guards the fields below
 	rules    []*Injection
@@ -28,14 +28,15 @@ type Interceptor struct {
 // NewInterceptor returns an interceptor without rules. When the test ends, it drops the messages that it delays.
 func NewInterceptor(tb testing.TB) *Interceptor {
 	tb.Helper()
+	life, end := context.WithCancel(context.Background())
 	i := &Interceptor{
-		closed:   make(chan struct{}),
+		life:     life,
 		sent:     map[string]int{},
 		answered: map[string]int{},
 		counted:  make(chan struct{}),
 	}
 	tb.Cleanup(func() {
-		close(i.closed)
+		end()
 		i.wg.Wait()
 	})
 	return i
@@ -124,12 +125,12 @@ func (i *Interceptor) answer(method string, req, reply any) {
 }
 
 // take returns the rule that applies to a message, nil if there is none, and counts it down.
-func (i *Interceptor) take(s stage, method string, message any, stream bool) *Injection {
+func (i *Interceptor) take(answered bool, method string, message any, stream bool) *Injection {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for n, j := range i.rules {
 		r := j.rule
-		if r.Fault.stage() != s || (r.Method != "" && r.Method != method) || (stream && r.Fault >= LateRequest) {
+		if answered != (r.Fault == LoseAnswer || r.Fault == DelayAnswer) || (r.Method != "" && r.Method != method) || (stream && r.Fault >= LateRequest) {
 			continue
 		}
 		if r.Match != nil && !r.Match(message) {
@@ -155,7 +156,7 @@ func (i *Interceptor) unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	i.count(i.sent, method)
-	if j := i.take(beforeRequest, method, req, false); j != nil {
+	if j := i.take(false, method, req, false); j != nil {
 		j.count()
 		switch j.rule.Fault {
 		case DelayRequest:
@@ -176,7 +177,7 @@ func (i *Interceptor) unary(
 		return err
 	}
 	i.answer(method, req, reply)
-	if j := i.take(afterAnswer, method, req, false); j != nil {
+	if j := i.take(true, method, req, false); j != nil {
 		j.count()
 		if j.rule.Fault == LoseAnswer {
 			return j.lost(ctx, "answer")
@@ -200,15 +201,7 @@ func (i *Interceptor) late(
 		if j.wait(ctx) != nil {
 			return
 		}
-		stop := make(chan struct{})
-		defer close(stop)
-		i.wg.Go(func() {
-			select {
-			case <-i.closed:
-				cancel()
-			case <-stop:
-			}
-		})
+		defer context.AfterFunc(i.life, cancel)()
 		if invoke(ctx, method, req, reply, cc, grpc.WaitForReady(true)) == nil {
 			i.answer(method, req, reply)
 		}

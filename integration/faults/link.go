@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"sync"
 	"time"
 )
@@ -9,18 +8,15 @@ import (
 // Link is one direction of a [Proxy], for all its connections. At first it passes bytes at once. Each change also
 // applies to the bytes that are on their way. A Link is safe for concurrent use.
 type Link struct {
-	mu        sync.Mutex // guards the fields below
-	held      bool
-	delay     time.Duration
-	received  int64
-	delivered int64
-	dropped   int64
-	changed   chan struct{} // closed and replaced when held or delay change
-	counted   chan struct{} // closed and replaced when the counts change
+	mu      sync.Mutex // guards the fields below
+	held    bool
+	delay   time.Duration
+	traffic Traffic
+	changed chan struct{} // closed and replaced when held or delay change
 }
 
 func newLink() *Link {
-	return &Link{changed: make(chan struct{}), counted: make(chan struct{})}
+	return &Link{changed: make(chan struct{})}
 }
 
 // Pass delivers bytes at once, beginning with those that were held or delayed.
@@ -42,13 +38,13 @@ func (l *Link) set(held bool, d time.Duration) {
 	l.changed = make(chan struct{})
 }
 
-// count changes the counts and wakes those that wait for it.
-func (l *Link) count(change func()) {
+// count adds to the counts.
+func (l *Link) count(t Traffic) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	change()
-	close(l.counted)
-	l.counted = make(chan struct{})
+	l.traffic.Received += t.Received
+	l.traffic.Delivered += t.Delivered
+	l.traffic.Dropped += t.Dropped
 }
 
 // state returns whether bytes are held, their delay, and a channel that is closed when either changes.
@@ -70,32 +66,7 @@ func (t Traffic) Waiting() int64 { return t.Received - t.Delivered - t.Dropped }
 
 // Traffic returns what has gone through the link until now.
 func (l *Link) Traffic() Traffic {
-	t, _ := l.traffic()
-	return t
-}
-
-func (l *Link) traffic() (Traffic, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Traffic{Received: l.received, Delivered: l.delivered, Dropped: l.dropped}, l.counted
-}
-
-// Await waits until the traffic is as wanted, for instance until something is held:
-//
-//	err := proxy.Answers.Await(ctx, func(t faults.Traffic) bool { return t.Waiting() > 0 })
-//
-// The bytes that wait need not be the test's message: HTTP/2 also sends frames of its own. If ctx ends first, Await
-// returns the cause.
-func (l *Link) Await(ctx context.Context, wanted func(Traffic) bool) error {
-	for {
-		t, counted := l.traffic()
-		if wanted(t) {
-			return nil
-		}
-		select {
-		case <-counted:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	return l.traffic
 }

@@ -85,7 +85,7 @@ func (p *pipe) receive() {
 
 func (p *pipe) push(c chunk) {
 	// Count before queueing: otherwise the chunk could be counted as delivered before it is counted as received.
-	p.link.count(func() { p.link.received += int64(len(c.bytes)) })
+	p.link.count(Traffic{Received: int64(len(c.bytes))})
 	p.mu.Lock()
 	p.queue = append(p.queue, c)
 	p.mu.Unlock()
@@ -123,11 +123,11 @@ func (p *pipe) deliver() {
 			return
 		}
 		if _, err := p.to.Write(c.bytes); err != nil {
-			p.link.count(func() { p.link.dropped += int64(len(c.bytes)) })
+			p.link.count(Traffic{Dropped: int64(len(c.bytes))})
 			p.conn.cut()
 			return
 		}
-		p.link.count(func() { p.link.delivered += int64(len(c.bytes)) })
+		p.link.count(Traffic{Delivered: int64(len(c.bytes))})
 	}
 }
 
@@ -160,10 +160,8 @@ func (p *pipe) next() (chunk, bool) {
 func (p *pipe) discard() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.link.count(func() {
-		for _, c := range p.queue {
-			p.link.dropped += int64(len(c.bytes))
-		}
-	})
+	for _, c := range p.queue {
+		p.link.count(Traffic{Dropped: int64(len(c.bytes))})
+	}
 	p.queue = nil
 }

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -44,41 +43,6 @@ const (
 	RepeatRequest
 )
 
-// String returns the name of the constant.
-func (f Fault) String() string {
-	switch f {
-	case LoseRequest:
-		return "LoseRequest"
-	case LoseAnswer:
-		return "LoseAnswer"
-	case DelayRequest:
-		return "DelayRequest"
-	case DelayAnswer:
-		return "DelayAnswer"
-	case LateRequest:
-		return "LateRequest"
-	case RepeatRequest:
-		return "RepeatRequest"
-	default:
-		return fmt.Sprintf("Fault(%d)", int(f))
-	}
-}
-
-// stage is the moment at which a fault applies.
-type stage int
-
-const (
-	beforeRequest stage = iota
-	afterAnswer
-)
-
-func (f Fault) stage() stage {
-	if f == LoseAnswer || f == DelayAnswer {
-		return afterAnswer
-	}
-	return beforeRequest
-}
-
 // Rule selects messages and the fault that they meet.
 type Rule struct {
 	// Fault is required.
@@ -95,13 +59,8 @@ type Rule struct {
 	// the caller gets the code Unavailable at once, as if the connection broke. That breaks a stream, whose user gets the
 	// code at the next receive. A silent loss on a stream affects only that message: later ones get through.
 	Silent bool
-	// Code, if set, is the code that the caller of a lost message gets instead of Unavailable. After Canceled and
-	// DeadlineExceeded etcd's client retries unary requests itself, even those that write.
-	Code codes.Code
 	// Delay is the delay of a delayed, late or repeated message.
 	Delay time.Duration
-	// Until, if set, also holds a delayed, late or repeated message until it is closed.
-	Until <-chan struct{}
 }
 
 // Injection is an active rule.
@@ -144,32 +103,20 @@ func (j *Injection) lost(ctx context.Context, what string) error {
 		select {
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
-		case <-j.in.closed:
+		case <-j.in.life.Done():
 		}
 	}
-	code := j.rule.Code
-	if code == codes.OK {
-		code = codes.Unavailable
-	}
-	return status.Error(code, "faults: "+what+" lost")
+	return status.Error(codes.Unavailable, "faults: "+what+" lost")
 }
 
 // wait returns when a delayed message is due, or with an error if ctx ends first.
 func (j *Injection) wait(ctx context.Context) error {
-	timer := time.NewTimer(j.rule.Delay)
-	defer timer.Stop()
-	due, until := timer.C, j.rule.Until
-	for due != nil || until != nil {
-		select {
-		case <-due:
-			due = nil
-		case <-until:
-			until = nil
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-j.in.closed:
-			return status.Error(codes.Unavailable, "faults: closed")
-		}
+	select {
+	case <-time.After(j.rule.Delay):
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-j.in.life.Done():
+		return status.Error(codes.Unavailable, "faults: closed")
 	}
-	return nil
 }

@@ -40,7 +40,7 @@ func (s *clientStream) SendMsg(msg any) error {
 		return io.EOF
 	}
 	s.in.count(s.in.sent, s.method)
-	if j := s.in.take(beforeRequest, s.method, msg, true); j != nil {
+	if j := s.in.take(false, s.method, msg, true); j != nil {
 		j.count()
 		if j.rule.Fault == LoseRequest {
 			// gRPC's SendMsg succeeds once the connection has taken the message, so it does not see the loss.
@@ -68,7 +68,7 @@ func (s *clientStream) RecvMsg(msg any) error {
 			return err
 		}
 		s.in.answer(s.method, nil, msg)
-		j := s.in.take(afterAnswer, s.method, msg, true)
+		j := s.in.take(true, s.method, msg, true)
 		if j == nil {
 			return nil
 		}

@@ -23,7 +23,9 @@ import (
 const refused = "as it does if it refuses the client's TLS certificate"
 
 // identity is a client's certificate, which may be replaced.
-type identity struct{ cert atomic.Pointer[tls.Certificate] }
+type identity struct {
+	cert atomic.Pointer[tls.Certificate]
+}
 
 // config returns a client's TLS configuration that trusts the authority.
 func (i *identity) config(a *authority) *tls.Config {
