@@ -50,32 +50,6 @@ func keyNames(srv *fakeetcd.Server, prefix string) []string {
 	return names
 }
 
-func TestClient_closeEndsItsCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		c.Cut()
-		done := make(chan error, 2)
-		go func() {
-			_, err := c.Get(t.Context(), "a")
-			done <- err
-		}()
-		go func() {
-			_, err := c.KeepAliveOnce(t.Context(), 1)
-			done <- err
-		}()
-		wch := c.Watch(timeout(t, time.Second), "a") // never created
-		synctest.Wait()
-		require.ErrorIs(t, c.Close(), context.Canceled)
-		require.ErrorContains(t, <-done, "connection is closing")
-		require.ErrorContains(t, <-done, "connection is closing")
-		_, ok := <-wch
-		require.False(t, ok)
-		_, err := c.Get(t.Context(), "a")
-		require.ErrorContains(t, err, "connection is closing")
-		require.Zero(t, srv.Watchers())
-	})
-}
-
 func TestServer_Close_dropsWhatIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
@@ -88,16 +62,5 @@ func TestServer_Close_dropsWhatIsUnderWay(t *testing.T) {
 		srv.Close()
 		require.Zero(t, time.Since(began))
 		require.Empty(t, srv.Keys(""))
-	})
-}
-
-func TestKV_answersAreCopies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		put(t, c, "a", "1")
-		resp, err := c.Get(t.Context(), "a")
-		require.NoError(t, err)
-		resp.Kvs[0].Value[0] = 'x'
-		require.Equal(t, "1", string(srv.Keys("a")[0].Value))
 	})
 }

@@ -112,31 +112,3 @@ func TestClient_Cut_holdsCallsBack(t *testing.T) {
 		require.Equal(t, time.Minute, time.Until(srv.Leases()[0].Expiry))
 	})
 }
-
-func TestClient_Cut_lateRequestSurvivesIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, Late: true})
-		c.Cut()
-		_, err := tryPut(timeout(t, time.Second), c)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		time.Sleep(time.Minute)
-		require.Empty(t, srv.Keys("a"))
-		c.Restore()
-		synctest.Wait()
-		require.Len(t, srv.Keys("a"), 1)
-	})
-}
-
-func TestClient_Cut_holdsTheAnswerUnderWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{After: time.Second})
-		time.AfterFunc(500*time.Millisecond, c.Cut)
-		time.AfterFunc(time.Minute, c.Restore)
-		took, err := tryPut(t.Context(), c)
-		require.NoError(t, err)
-		require.Equal(t, time.Minute, took)
-		require.Len(t, srv.Keys("a"), 1)
-	})
-}
