@@ -70,7 +70,7 @@ func TestSession_losesItsAccess(t *testing.T) {
 			}
 			s := newSession(t, client, lease.Options{TTL: shortTTL})
 			held := rig.MustLock(t, s, "n")
-			rival := newSession(t, srv.root, lease.Options{})
+			rival := newSession(t, srv.root, lease.Options{TTL: longTTL}) // has a user and a password, from the start
 			theirs := rig.MustLock(t, rival, "other")
 			waiter := make(chan error, 1)
 			go func() { waiter <- second(s.Lock(rig.Bounded(t), "other")) }()
@@ -103,6 +103,7 @@ func TestSession_losesItsAccess(t *testing.T) {
 			after := in.Sent(authenticate)
 			row.giveBack(t, srv)
 			require.Equal(t, after, in.Sent(authenticate))
+			rig.AwaitRenewal(t, rival)
 			require.NoError(t, next.Unlock(rig.Bounded(t)))
 			require.NoError(t, theirs.Unlock(rig.Bounded(t)))
 			require.Greater(t, rig.MustLock(t, s, "n").Token(), next.Token())

@@ -89,11 +89,12 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 // electionOf does all that a service does with elections. The name includes the sessions' prefix.
 func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, name string) {
 	t.Helper()
-	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "a", KeepLead: true})
+	a, b := secret("a value", "value of candidate a"), secret("a value", "value of candidate b")
+	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: a, KeepLead: true})
 	require.NoError(t, err)
 	next := make(chan *election.Leadership, 1)
 	go func() {
-		l, err := election.Campaign(rig.Bounded(t), other, "role", election.Options{Value: "b", Priority: 1})
+		l, err := election.Campaign(rig.Bounded(t), other, "role", election.Options{Value: b, Priority: 1})
 		assert.NoError(t, err)
 		next <- l
 	}()
@@ -101,11 +102,11 @@ func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, 
 	all, err := election.Candidates(rig.Bounded(t), client, name)
 	require.NoError(t, err)
 	require.Len(t, all, 2)
-	require.NoError(t, l.Proclaim(rig.Bounded(t), "a too"))
+	require.NoError(t, l.Proclaim(rig.Bounded(t), a+" too"))
 	current, err := election.Current(rig.Bounded(t), client, name)
 	require.NoError(t, err)
-	require.Equal(t, "a too", current.Value)
-	require.NoError(t, l.Transfer(rig.Bounded(t), "b"))
+	require.Equal(t, a+" too", current.Value)
+	require.NoError(t, l.Transfer(rig.Bounded(t), b))
 	leads := <-next
 	require.NotNil(t, leads)
 	for seen, err := range election.Observe(rig.Bounded(t), client, name) {

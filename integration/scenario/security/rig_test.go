@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -122,6 +125,7 @@ func logHasNoSecrets() error {
 	if err != nil {
 		return err
 	}
+	reached := map[string]bool{}
 	for line := range strings.Lines(ours.buf.String()) {
 		var record struct{ Level, Msg string }
 		if err := json.Unmarshal([]byte(line), &record); err != nil {
@@ -130,6 +134,10 @@ func logHasNoSecrets() error {
 		if !strings.Contains("\n"+string(list), "\n"+record.Level+" "+record.Msg+" [") {
 			errs = append(errs, fmt.Errorf("not in the golden list: %s", line))
 		}
+		reached[record.Msg] = true
+	}
+	if flag.Lookup("test.run").Value.String() == "" && len(reached) < 10 {
+		errs = append(errs, fmt.Errorf("the tests have produced only the lines %v of the golden list", slices.Sorted(maps.Keys(reached))))
 	}
 	return errors.Join(errs...)
 }
@@ -144,7 +152,7 @@ type secured struct {
 func newSecured(t *testing.T) *secured {
 	t.Helper()
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	s := &secured{srv, srv.Client(t, etcdtest.User("root", "root"))}
+	s := &secured{srv, srv.Client(t, logged, etcdtest.User("root", "root"))}
 	ctx := rig.Bounded(t)
 	for user, password := range map[string]string{"root": "root", "app": secret("a password", "first password")} {
 		require.NoError(t, second(s.root.UserAdd(ctx, user, password)))
