@@ -2,14 +2,12 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/xml"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -83,46 +81,4 @@ func requireXML(t *testing.T, text []byte) {
 		}
 		require.NoError(t, err)
 	}
-}
-
-// canceller ends a context when the first line of the table is written.
-type canceller struct{ cancel context.CancelFunc }
-
-func (c canceller) Write(text []byte) (int, error) {
-	c.cancel()
-	return len(text), nil
-}
-
-func TestRun_endsWhenInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	err := run(ctx, []string{"-short", "-scenarios", "clients8", "-dir", t.TempDir()}, canceller{cancel})
-	require.ErrorIs(t, err, context.Canceled)
-}
-
-func TestParseMetrics(t *testing.T) {
-	const text = `# TYPE etcd_disk_wal_fsync_duration_seconds histogram
-etcd_disk_wal_fsync_duration_seconds_bucket{le="+Inf"} 42
-etcd_disk_wal_fsync_duration_seconds_sum 0.5
-etcd_disk_wal_fsync_duration_seconds_count 42
-etcd_server_proposals_committed_total 1.23e+02
-grpc_server_handled_total{grpc_code="Canceled",grpc_method="Watch",grpc_type="bidi_stream"} 2
-grpc_server_handled_total{grpc_code="OK",grpc_method="LeaseKeepAlive",grpc_type="bidi_stream"} 3
-grpc_server_handled_total{grpc_code="OK",grpc_method="Txn",grpc_type="unary"} 10
-grpc_server_msg_received_total{grpc_method="LeaseKeepAlive",grpc_type="bidi_stream"} 6
-grpc_server_msg_received_total{grpc_method="Txn",grpc_type="unary"} 10
-grpc_server_msg_received_total{grpc_method="Watch",grpc_type="bidi_stream"} 9
-grpc_server_started_total{grpc_method="Range",grpc_type="unary"} 5
-grpc_server_started_total{grpc_method="Txn",grpc_type="unary"} 10
-grpc_server_started_total{grpc_method="Watch",grpc_type="bidi_stream"} 2
-process_cpu_seconds_total 1.5
-`
-	c, err := parseMetrics(strings.NewReader(text))
-	require.NoError(t, err)
-	// The end of a stream does not count as a message.
-	require.Equal(t, cost{requests: 22, renewals: 3, commits: 123, fsyncs: 42, serverCPU: 1.5}, c)
-	_, err = parseMetrics(strings.NewReader(strings.ReplaceAll(text, "etcd_server_proposals", "other")))
-	require.ErrorContains(t, err, "no etcd_server_proposals_committed_total")
-	_, err = parseMetrics(strings.NewReader(strings.ReplaceAll(text, "1.5", "much")))
-	require.ErrorContains(t, err, "much")
 }

@@ -3,8 +3,8 @@
 //
 //	go -C integration run ./bench
 //
-// That takes a quarter of an hour on two cores, and with -short one minute. -list lists the scenarios and their goals,
-// -scenarios selects some, and -svg writes a chart. -dir sets the folder of the server's data. Give it twice, a folder
+// That takes a quarter of an hour on two cores, and with -short one minute. -scenarios selects some, and -svg writes a
+// chart. -dir sets the folder of the server's data. Give it twice, a folder
 // on a real disk and one in memory, to compare a slow and a fast disk.
 //
 // # The limit

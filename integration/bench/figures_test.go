@@ -39,10 +39,9 @@ func TestResult_comparesWithinRounds(t *testing.T) {
 	require.Equal(t, "2.00 x", r.comparisons()[1].String())
 }
 
-func TestSVG_escapesLabels(t *testing.T) {
-	text := svg(`<"title" & more>`, []bar{{label: "a < b", factor: 0.1}, {label: "c", factor: 40, goal: 25}})
-	requireXML(t, text)
-	require.Contains(t, string(text), "a &lt; b")
-	require.Contains(t, string(text), "40.0x")
-	require.InDeltaSlice(t, []float64{0.5, 1, 2, 5, 10, 20}, ticks(0.4, 40), 1e-9)
+func TestExclusive_seesAnOverlap(t *testing.T) {
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	require.NoError(t, exclusive([]stay{{0, at(0), at(5)}, {1, at(5), at(9)}}))
+	require.ErrorContains(t, exclusive([]stay{{0, at(0), at(5)}, {1, at(4), at(9)}}), "two held the lock at once")
 }

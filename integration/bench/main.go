@@ -36,7 +36,6 @@ func main() {
 type options struct {
 	chosen []*scenario
 	scale  scale
-	list   bool
 	dirs   []string
 	svg    string
 }
@@ -48,7 +47,6 @@ func parse(args []string, w io.Writer) (options, error) {
 	names := flags.String("scenarios", "", "run only the scenarios whose names match this `regexp`")
 	rounds := flags.Int("rounds", 0, "rounds of each scenario; default 4, with -short 1")
 	short := flags.Bool("short", false, "run all scenarios briefly: the figures mean little")
-	flags.BoolVar(&o.list, "list", false, "list the scenarios and their goals, and run nothing")
 	flags.Func("dir", "keep the server's data below this `folder`, and measure on each if given more than once; default: a temporary folder",
 		func(dir string) error {
 			o.dirs = append(o.dirs, dir)
@@ -65,13 +63,15 @@ func parse(args []string, w io.Writer) (options, error) {
 	if err != nil {
 		return o, fmt.Errorf("-scenarios: %w", err)
 	}
+	var all []string
 	for _, sc := range scenarios() {
+		all = append(all, sc.name)
 		if pattern.MatchString(sc.name) {
 			o.chosen = append(o.chosen, sc)
 		}
 	}
 	if len(o.chosen) == 0 {
-		return o, fmt.Errorf("-scenarios: no scenario matches %q; see -list", *names)
+		return o, fmt.Errorf("-scenarios: no scenario matches %q, want one of %q", *names, all)
 	}
 	o.scale = fullScale()
 	if *short {
@@ -95,16 +95,11 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	out := &table{w: w}
-	if o.list {
-		out.list(o.chosen)
-		return out.err
-	}
 	disks := make([]*disk, len(o.dirs))
 	for i, dir := range o.dirs {
 		disks[i] = &disk{dir: dir}
 	}
-	return o.on(ctx, out, disks)
+	return o.on(ctx, &table{w: w}, disks)
 }
 
 // on measures on each disk and writes the results.

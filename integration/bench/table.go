@@ -101,17 +101,3 @@ func digits(v float64) string {
 		return fmt.Sprintf("%.2f", v)
 	}
 }
-
-// list writes the scenarios and their goals.
-func (t *table) list(all []*scenario) {
-	for _, sc := range all {
-		t.printf("%-16s %s", sc.name, sc.what)
-		if sc.leastShare > 0 {
-			t.printf("; goal: %s of the limit", percent(sc.leastShare))
-		}
-		if sc.leastTimes > 0 {
-			t.printf("; goal: %s the peer", times(sc.leastTimes))
-		}
-		t.printf("\n")
-	}
-}

@@ -4,7 +4,6 @@ package child_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -72,19 +71,6 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, p.Wait())
 	require.NoError(t, p.Kill())
 	require.ErrorIs(t, p.Pause(t.Context()), os.ErrProcessDone)
-}
-
-// Pause fails if the process ends in the meantime.
-func TestProcess_Pause_fails(t *testing.T) {
-	p, err := child.Start("", part, 0)
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	require.NoError(t, p.Kill())
-	_, err = io.Copy(io.Discard, p.Stdout)
-	require.NoError(t, err)
-	require.ErrorIs(t, p.Pause(ctx), os.ErrProcessDone)
-	_ = p.Wait() // fails, since Pause has reaped the process
 }
 
 // A paused process can be killed while another goroutine waits for its end.
