@@ -2,7 +2,6 @@ package network_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -27,64 +26,42 @@ import (
 func TestLock_endsBeforeTheNextIsGranted(t *testing.T) {
 	t.Parallel()
 	const trials = 3 // of each row and TTL
-	ctx := rig.Bounded(t)
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	waiters := srv.Client(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-
-	type row struct {
-		outage overlapOutage
-		peer   string
-		lock   overlapLocker
-		trials []*overlapTrial
-	}
-	var rows []*row
-	for _, outage := range overlapOutages {
-		rows = append(rows,
-			&row{outage: outage, peer: "leasefence", lock: overlapLease},
-			&row{outage: outage, peer: "concurrency", lock: overlapStock})
-	}
-	for _, r := range rows {
-		for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second} {
-			for n := range trials {
-				r.trials = append(r.trials, &overlapTrial{
-					t:    t,
-					name: fmt.Sprintf("%s/%s/%s/%d", r.outage.name, r.peer, ttl, n),
-					ttl:  ttl,
-					// The cuts are spread over the renewal cycle, at random within each part of it. The starts are
-					// spread over a second, since the server looks for expired leases every half second.
-					phase:   (float64(n) + random.Float64()) / trials,
-					start:   time.Duration(random.Float64() * float64(time.Second)),
-					outage:  r.outage,
-					line:    newStockLine(t, srv),
-					waiters: waiters,
-					lock:    r.lock,
-					done:    make(chan struct{}),
-				})
+	started := map[string][]*trial{}
+	each := func(do func(name, peer string, o outage)) {
+		for _, o := range outages {
+			for peer := range lockers {
+				do(o.name+"/"+peer, peer, o)
 			}
 		}
 	}
-	for _, r := range rows {
-		for _, tr := range r.trials {
-			go func() {
-				defer close(tr.done)
-				tr.err = tr.run(ctx)
-			}()
+	each(func(name, peer string, o outage) {
+		for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second} {
+			for n := range trials {
+				tr := &trial{
+					name: fmt.Sprintf("%s/%s/%d", name, ttl, n), ttl: ttl, outage: o, lock: lockers[peer],
+					// The cuts are spread over the renewal cycle, at random within each part of it. The starts are
+					// spread over a second, since the server looks for expired leases every half second.
+					phase: (float64(n) + random.Float64()) / trials,
+					start: time.Duration(random.Float64() * float64(time.Second)),
+					// The DialTimeout is that of etcd's own examples.
+					line:   rig.NewLine(t, []string{srv.Endpoint()}, func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second }),
+					waiter: waiters, done: make(chan error, 1),
+				}
+				started[name] = append(started[name], tr)
+				go func() { tr.done <- tr.run(t) }()
+			}
 		}
-	}
-	for _, r := range rows {
-		for _, tr := range r.trials {
-			<-tr.done
-		}
-	}
-
-	for _, r := range rows {
-		t.Run(r.outage.name+"/"+r.peer, func(t *testing.T) {
+	})
+	each(func(name, peer string, o outage) {
+		t.Run(name, func(t *testing.T) {
 			most, longest := -time.Hour, 0.0
-			for _, tr := range r.trials {
-				require.NoError(t, tr.err, tr.name)
+			for _, tr := range started[name] {
+				require.NoError(t, rig.Await(t, tr.done, "a trial hangs"), tr.name)
 				overlap := tr.learned.Sub(tr.granted)
 				t.Logf("TTL %v, phase %.2f: first learned %6.3fs, second granted %6.3fs after the cut: overlap %6.3fs",
 					tr.ttl, tr.phase, tr.learned.Sub(tr.cut).Seconds(), tr.granted.Sub(tr.cut).Seconds(), overlap.Seconds())
@@ -92,35 +69,33 @@ func TestLock_endsBeforeTheNextIsGranted(t *testing.T) {
 				longest = max(longest, tr.learned.Sub(tr.cut).Seconds()/tr.ttl.Seconds())
 			}
 			t.Logf("longest overlap %v", most)
-			switch {
-			case r.peer == "concurrency":
+			if peer == "concurrency" {
 				require.Positive(t, most, "the outage makes no overlap: the test proves nothing")
 				return
-			case r.outage.late:
+			}
+			require.Negative(t, most, "two holders")
+			if o.late {
 				// The late answer must have moved the deadline, or this row only repeats the black hole. When the link is
 				// cut, the deadline is less than 0.57 of the TTL away without that answer, and 0.9 with it.
 				require.Greater(t, longest, 0.7, "the late answers did not count")
 			}
-			for _, tr := range r.trials {
-				require.Truef(t, tr.learned.Before(tr.granted), "%s: two holders for %v", tr.name, tr.learned.Sub(tr.granted))
-			}
 		})
-	}
+	})
 }
 
-// overlapOutage is a way to cut a client off.
-type overlapOutage struct {
+// outage is a way to cut a client off.
+type outage struct {
 	name    string
-	late    bool                                       // the answer to the last renewal is late
-	prepare func(*testing.T, *rig.Line)                // before the session is made; may be nil
-	strike  func(context.Context, *overlapTrial) error // once the lock is held; returns when the link is cut
+	late    bool                                            // the answer to the last renewal is late
+	prepare func(*testing.T, *rig.Line)                     // before the session is made
+	strike  func(context.Context, *testing.T, *trial) error // once the lock is held, until the link is to be cut
 }
 
 // The control's session considers its lease valid for the TTL after an answer *arrives* or, before the first answer,
 // for the client's DialTimeout plus a second. It checks that once a second, and sends renewals in steps of half a
 // second, both counted from its start. The server frees the lock a TTL after it has received the last renewal, give or
 // take half a second. So each outage below makes an overlap in nearly every trial; its comment says why.
-var overlapOutages = []overlapOutage{
+var outages = []outage{
 	{
 		// Renewals are sent a whole number of seconds after the session's start, and their answers take 100 ms. The session's
 		// deadline is therefore 0.1 s after one of its checks, and the next check notices it: 1 s after the server may free
@@ -128,12 +103,11 @@ var overlapOutages = []overlapOutage{
 		// after one.
 		name:    "black hole",
 		prepare: func(_ *testing.T, l *rig.Line) { l.Proxies[0].Answers.Delay(100 * time.Millisecond) },
-		strike: func(ctx context.Context, tr *overlapTrial) error {
+		strike: func(ctx context.Context, _ *testing.T, tr *trial) error {
 			in := tr.line.In
-			if err := in.AwaitAnswered(ctx, faults.LeaseKeepAlive, in.Answered(faults.LeaseKeepAlive)+1); err != nil {
-				return err
-			}
-			return tr.cutAfter(ctx, time.Duration(tr.phase*float64(tr.ttl/3)))
+			err := in.AwaitAnswered(ctx, faults.LeaseKeepAlive, in.Answered(faults.LeaseKeepAlive)+1)
+			time.Sleep(time.Duration(tr.phase * float64(tr.ttl/3)))
+			return err
 		},
 	},
 	{
@@ -141,23 +115,23 @@ var overlapOutages = []overlapOutage{
 		// renewal is lost. The session's deadline is late by as much. At TTL 2 s that is 0.5 to 0.9 s after the server's, the
 		// session's check notices it after 1 s, and the overlap is at least 0.4 s. At TTL 5 s it is at least 0.65 s. An
 		// answer later than 0.57 of the TTL would come after leasefence's deadline.
-		name: "late answer",
-		late: true,
-		strike: func(ctx context.Context, tr *overlapTrial) error {
-			in := tr.line.In
-			if err := in.AwaitAnswered(ctx, faults.LeaseKeepAlive, 1); err != nil {
+		name:    "late answer",
+		late:    true,
+		prepare: func(*testing.T, *rig.Line) {},
+		strike: func(ctx context.Context, t *testing.T, tr *trial) error { //nolint:thelper // a row
+			if err := tr.line.In.AwaitAnswered(ctx, faults.LeaseKeepAlive, 1); err != nil {
 				return err
 			}
-			late := in.Inject(tr.t, faults.Rule{
+			late := tr.line.In.Inject(t, faults.Rule{
 				Fault: faults.DelayAnswer, Method: faults.LeaseKeepAlive, Times: 1,
 				Delay: time.Duration((0.25 + 0.2*tr.phase) * float64(tr.ttl)),
 			})
 			select {
 			case <-late.Hit():
+				return nil
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
-			return tr.cutAfter(ctx, 0)
 		},
 	},
 	{
@@ -168,145 +142,96 @@ var overlapOutages = []overlapOutage{
 			t.Helper()
 			l.In.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive, Silent: true})
 		},
-		strike: func(ctx context.Context, tr *overlapTrial) error {
-			return tr.cutAfter(ctx, time.Duration(tr.phase*float64(tr.ttl/2)))
+		strike: func(_ context.Context, _ *testing.T, tr *trial) error {
+			time.Sleep(time.Duration(tr.phase * float64(tr.ttl/2)))
+			return nil
 		},
 	},
 }
 
-// newStockLine returns the first client and its network. The DialTimeout is that of etcd's own examples.
-func newStockLine(tb testing.TB, srv *etcdtest.Server) *rig.Line {
-	tb.Helper()
-	return rig.NewLine(tb, []string{srv.Endpoint()}, func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second })
-}
-
-// overlapTrial is one holder that is cut off and one waiter.
-type overlapTrial struct {
-	t       *testing.T
-	name    string
-	ttl     time.Duration
-	phase   float64 // of the cut, 0 to 1
-	start   time.Duration
-	outage  overlapOutage
-	line    *rig.Line
-	waiters *clientv3.Client
-	lock    overlapLocker
-	done    chan struct{} // closed when the fields below are set
+// trial is one holder that is cut off and one waiter.
+type trial struct {
+	name   string
+	ttl    time.Duration
+	phase  float64 // of the cut, 0 to 1
+	start  time.Duration
+	outage outage
+	lock   locker
+	line   *rig.Line
+	waiter *clientv3.Client
+	done   chan error // receives the end of run, which sets the fields below
 
 	cut, learned, granted time.Time
-	err                   error
 }
 
-func (tr *overlapTrial) run(ctx context.Context) error {
-	if err := overlapPause(ctx, tr.start); err != nil {
-		return err
-	}
-	if tr.outage.prepare != nil {
-		tr.outage.prepare(tr.t, tr.line)
-	}
-	lost, release, err := tr.lock(ctx, tr.line.Client, tr.ttl, tr.name)
+func (tr *trial) run(t *testing.T) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+	defer cancel()
+	time.Sleep(tr.start)
+	tr.outage.prepare(t, tr.line)
+	lost, err := tr.lock(ctx, t, tr.line.Client, tr.ttl, tr.name)
 	if err != nil {
 		return fmt.Errorf("first: %w", err)
+	}
+	second := make(chan error, 1)
+	go func() {
+		_, err := tr.lock(ctx, t, tr.waiter, time.Minute, tr.name)
+		tr.granted = time.Now()
+		second <- err
+	}()
+	for queued := int64(0); queued < 2; {
+		resp, err := tr.waiter.Get(ctx, tr.name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return err
+		}
+		queued = resp.Count
+		time.Sleep(10 * time.Millisecond)
 	}
 	learned := make(chan time.Time, 1)
 	go func() {
 		<-lost
 		learned <- time.Now()
 	}()
-
-	waiting, giveUp := context.WithCancel(ctx)
-	defer giveUp()
-	second := make(chan error, 1)
-	releaseSecond := func() {}
-	go func() {
-		_, release, err := tr.lock(waiting, tr.waiters, time.Minute, tr.name)
-		tr.granted = time.Now()
-		if err == nil {
-			releaseSecond = release
-		}
-		second <- err
-	}()
-
-	err = tr.awaitQueue(ctx)
-	if err == nil {
-		err = tr.outage.strike(ctx, tr)
-	}
-	if err == nil {
-		select {
-		case tr.learned = <-learned:
-		case <-ctx.Done():
-			err = fmt.Errorf("the first holder does not learn of its loss: %w", context.Cause(ctx))
-		}
-	}
-	if err != nil {
-		giveUp()
-	}
-	err = errors.Join(err, <-second)
-	tr.line.Heal()
-	release()
-	releaseSecond()
-	return err
-}
-
-// awaitQueue polls until the second client's key is in the queue.
-func (tr *overlapTrial) awaitQueue(ctx context.Context) error {
-	for {
-		resp, err := tr.waiters.Get(ctx, tr.name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil || resp.Count == 2 {
-			return err
-		}
-		if err := overlapPause(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-// cutAfter cuts the first holder off.
-func (tr *overlapTrial) cutAfter(ctx context.Context, d time.Duration) error {
-	if err := overlapPause(ctx, d); err != nil {
+	if err := tr.outage.strike(ctx, t, tr); err != nil {
 		return err
 	}
 	tr.line.Each((*faults.Proxy).BlackHole)
 	tr.cut = time.Now()
-	return nil
-}
-
-func overlapPause(ctx context.Context, d time.Duration) error {
 	select {
-	case <-time.After(d):
-		return nil
+	case tr.learned = <-learned:
+		err = <-second
+		tr.line.Heal() // for the clean-up
+		return err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return fmt.Errorf("the first holder does not learn of its loss: %w", context.Cause(ctx))
 	}
 }
 
-// overlapLocker takes a lock on a new session. Lost is closed when the holder learns of the loss; release ends the
-// session.
-type overlapLocker func(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (lost <-chan struct{}, release func(), err error)
+// locker takes a lock on a new session, which ends with the test. Lost is closed when the holder learns of the loss.
+type locker func(
+	ctx context.Context, t *testing.T, client *clientv3.Client, ttl time.Duration, name string,
+) (lost <-chan struct{}, err error)
 
-func overlapLease(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, func(), error) {
-	s, err := lease.NewSession(ctx, client, lease.Options{TTL: ttl})
-	if err != nil {
-		return nil, nil, err
-	}
-	release := func() { _ = s.Close(ctx) } // fails if the lease is gone
-	l, err := s.Lock(ctx, name)
-	if err != nil {
-		release()
-		return nil, nil, err
-	}
-	return l.Context().Done(), release, nil
-}
-
-func overlapStock(ctx context.Context, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, func(), error) {
-	s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)), concurrency.WithContext(ctx))
-	if err != nil {
-		return nil, nil, err
-	}
-	release := func() { _ = s.Close() }
-	if err := concurrency.NewMutex(s, name).Lock(ctx); err != nil {
-		release()
-		return nil, nil, err
-	}
-	return s.Done(), release, nil
+var lockers = map[string]locker{
+	"leasefence": func(ctx context.Context, t *testing.T, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, error) { //nolint:thelper // a row
+		s, err := lease.NewSession(ctx, client, lease.Options{TTL: ttl})
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = s.Close(context.WithoutCancel(ctx)) }) // fails if the lease is gone
+		l, err := s.Lock(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return l.Context().Done(), nil
+	},
+	"concurrency": func(ctx context.Context, t *testing.T, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, error) { //nolint:thelper // a row
+		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = s.Close() }) // fails if the lease is gone
+		return s.Done(), concurrency.NewMutex(s, name).Lock(ctx)
+	},
 }
