@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
 )
 
 // next returns the next response, which must come before time moves.
