@@ -28,7 +28,7 @@ type Interceptor struct {
 // NewInterceptor returns an interceptor without rules. When the test ends, it drops the messages that it delays.
 func NewInterceptor(tb testing.TB) *Interceptor {
 	tb.Helper()
-	life, end := context.WithCancel(context.Background())
+	life, end := context.WithCancel(context.WithoutCancel(tb.Context())) // cleanups may still need it
 	i := &Interceptor{
 		life:     life,
 		sent:     map[string]int{},
@@ -201,7 +201,7 @@ func (i *Interceptor) late(
 		if j.wait(ctx) != nil {
 			return
 		}
-		defer context.AfterFunc(i.life, cancel)()
+		defer context.AfterFunc(i.life, cancel)() //nolint:contextcheck // the end of the interceptor's life, not of the caller
 		if invoke(ctx, method, req, reply, cc, grpc.WaitForReady(true)) == nil {
 			i.answer(method, req, reply)
 		}
