@@ -52,6 +52,11 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 		require.NoError(t, l.Err())
 		require.NoError(t, l.Unlock(rig.Bounded(t)))
 	}
+	// A foreign key in the queue and the loss of a lock are logged, without keys and values.
+	require.NoError(t, second(srv.root.Put(rig.Bounded(t), "jobs/n/stray", secret("a value", "put by hand"))))
+	l := rig.MustLock(t, s, "n")
+	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), l.Key())))
+	rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyDeleted)
 	// If a user may read all keys of all leases, etcd lists all leases to that user, here those without keys.
 	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), "own")))
 	leases, err := stranger.Leases(rig.Bounded(t))
