@@ -499,9 +499,9 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "quickstart: no Claim before the read",
-		file: "examples/quickstart/worker.go",
+		file: "examples/quickstart/demo/worker.go",
 		old:  "if err := book.Claim(ctx); err != nil {\n\t\treturn err\n\t}\n",
 		new:  "",
-		by:   killer{"examples/quickstart", "TestQuickstart_refusesTheStaleWrite", `exampletest.RequireInOrder(t, text,`},
+		by:   killer{"examples/quickstart/demo", "TestQuickstart_refusesTheStaleWrite", `exampletest.RequireInOrder(t, text,`},
 	},
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -140,4 +141,93 @@ func BenchmarkReaders(b *testing.B) {
 	b.ReportMetric(readers/float64(b.N), "sections/s-readers")
 	b.ReportMetric(writers/float64(b.N), "sections/s-writers")
 	b.ReportMetric(readers/writers, "readers/writers")
+}
+
+// BenchmarkTreeChildren locks and unlocks, in turn, one more child of a root with 50,000 locked children, and a plain
+// lock. It reports the ratio of the medians.
+func BenchmarkTreeChildren(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	children := 50_000
+	if testing.Short() {
+		children = 500
+	}
+	ctx := b.Context()
+	s := rig.NewSession(b, srv.Client(b), lease.Options{})
+	var wg sync.WaitGroup
+	const hands = 64
+	for hand := range hands {
+		wg.Go(func() {
+			for i := hand; i < children; i += hands {
+				_, err := s.LockTree(ctx, fmt.Sprint("root/", i))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var child, plain []time.Duration
+	for b.Loop() {
+		began := time.Now()
+		l, err := s.LockTree(ctx, "root/one-more")
+		require.NoError(b, err)
+		require.NoError(b, l.Unlock(ctx))
+		child = append(child, time.Since(began))
+		began = time.Now()
+		p, err := s.Lock(ctx, "plain")
+		require.NoError(b, err)
+		require.NoError(b, p.Unlock(ctx))
+		plain = append(plain, time.Since(began))
+	}
+	slices.Sort(child)
+	slices.Sort(plain)
+	b.ReportMetric(child[len(child)/2].Seconds()/plain[len(plain)/2].Seconds(), "child/lock")
+}
+
+// BenchmarkHooks runs 256 goroutines of one session, each with its own lock, in turn without hooks and with all of
+// them. It reports the ratio of lock and unlock pairs with hooks to those without.
+func BenchmarkHooks(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	var calls atomic.Int64
+	count := func() { calls.Add(1) }
+	hooks := &lease.Hooks{
+		AcquireStart: func(ctx context.Context, _ lease.Acquisition) context.Context { count(); return ctx },
+		Queued:       func(context.Context, lease.Acquisition, string) { count() },
+		AcquireEnd:   func(context.Context, lease.Acquisition, lease.Acquired) { count() },
+		Released:     func(context.Context, lease.Hold, error) { count() },
+		Lost:         func(context.Context, lease.Hold, *lease.LostError) { count() },
+		Renewed:      func(lease.Renewal) { count() },
+		StateChanged: func(lease.Status) { count() },
+		CleanUp:      func(clientv3.LeaseID, int) { count() },
+	}
+	run := func(opts lease.Options) float64 {
+		s := rig.NewSession(b, srv.Client(b), opts)
+		ctx, cancel := context.WithTimeout(b.Context(), lasting(2*time.Second))
+		defer cancel()
+		var pairs atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 256 {
+			wg.Go(func() {
+				name := fmt.Sprintf("own/%d", i)
+				for s.Do(ctx, name, func(context.Context, fence.Token) error { return nil }) == nil {
+					pairs.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return float64(pairs.Load())
+	}
+	var ratios []float64
+	for b.Loop() {
+		var pairs [2]float64
+		for i := range pairs { // each comes first equally often, since the database grows
+			with := (i + len(ratios)) % 2
+			pairs[with] = run([...]lease.Options{{}, {Hooks: hooks}}[with])
+		}
+		ratios = append(ratios, pairs[1]/pairs[0])
+	}
+	require.Positive(b, calls.Load())
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "with/without")
 }
