@@ -38,6 +38,7 @@ type world struct {
 	scripted bool         // the scenario itself has an operator
 	subject  *actor
 	tasks    sync.WaitGroup
+	joins    sync.RWMutex // read-locked while a rival joins
 
 	mu        sync.Mutex // guards the fields below
 	wrong     []string
@@ -94,6 +95,8 @@ func (w *world) actor() *actor {
 // rival is a process that the fault does not hit.
 func (w *world) rival() *actor {
 	a := w.actor()
+	w.joins.RLock()
+	defer w.joins.RUnlock()
 	a.join()
 	return a
 }
@@ -255,6 +258,8 @@ func (w *world) foreign() map[clientv3.LeaseID]bool {
 
 // touch lists the subject's leases, and records that the operator touches their keys.
 func (w *world) touch() []fakeetcd.Lease {
+	w.joins.Lock() // the lease of a rival that is joining is not known yet
+	defer w.joins.Unlock()
 	foreign := w.foreign()
 	list := slices.DeleteFunc(w.srv.Leases(), func(l fakeetcd.Lease) bool { return foreign[l.ID] })
 	for _, l := range list {
