@@ -46,8 +46,10 @@ var plants = []plant{
 		{"internal/queue/enter.go", "\t\tIf:   []clientv3.Cmp{e.Held()},\n\t\tThen: []*pb.RequestOp{e.delete()},", "\t\tThen: []*pb.RequestOp{e.delete()},"},
 	}},
 	{"a key is handed over without a check of its owner", []edit{
-		{"internal/queue/enter.go", "cmps, ops = append(cmps, leaving.Held()), append(ops, leaving.delete())",
-			"ops = append(ops, leaving.delete())"},
+		{
+			"internal/queue/enter.go", "cmps, ops = append(cmps, leaving.Held()), append(ops, leaving.delete())",
+			"ops = append(ops, leaving.delete())",
+		},
 	}},
 	{"Do releases before its function has returned", []edit{
 		{"lease/do.go", "\tdefer done()\n", "\tdefer done()\n\tdefer context.AfterFunc(ctx, func() { _ = l.finish(ctx) })()\n"},

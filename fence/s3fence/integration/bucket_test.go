@@ -131,7 +131,7 @@ func TestBucket_random(t *testing.T) {
 // logged parses entries of the form "id:token".
 func logged(t *testing.T, payload []byte) (all []fencetest.Entry) {
 	t.Helper()
-	for _, text := range strings.Fields(string(payload)) {
+	for text := range strings.FieldsSeq(string(payload)) {
 		var e fencetest.Entry
 		_, err := fmt.Sscanf(text, "%d:%d", &e.ID, (*int64)(&e.Token))
 		require.NoError(t, err)

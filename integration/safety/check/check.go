@@ -80,9 +80,17 @@ func Check(events []history.Event) Report {
 		name string
 		look func()
 	}{
-		{"resource", c.resource}, {"requests", c.requestOutcomes}, {"watch", c.watchedTokens},
-		{"watch", c.deletions}, {"watch", c.leftovers}, {"intervals", c.intervals}, {"release", c.returns},
-		{"deadline", c.deadlines}, {"operator", c.prompt}, {"progress", c.progress}, {"order", c.order},
+		{"resource", c.resource},
+		{"requests", c.requestOutcomes},
+		{"watch", c.watchedTokens},
+		{"watch", c.deletions},
+		{"watch", c.leftovers},
+		{"intervals", c.intervals},
+		{"release", c.returns},
+		{"deadline", c.deadlines},
+		{"operator", c.prompt},
+		{"progress", c.progress},
+		{"order", c.order},
 		{"observers", c.observers},
 	} {
 		c.now = one.name

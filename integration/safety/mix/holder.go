@@ -104,7 +104,7 @@ func serve(o order) error {
 func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client, err error) {
 	config.DialTimeout = 2 * time.Second // of an attempt to authenticate
 	err = insist(ctx, func(context.Context) (err error) {
-		client, err = clientv3.New(config) //nolint:contextcheck // the client outlives the attempt
+		client, err = clientv3.New(config)
 		return err
 	})
 	return client, err

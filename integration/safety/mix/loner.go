@@ -41,7 +41,7 @@ func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, 
 			<-life.Done()
 		})
 		close(granted)
-		closing, cancel := context.WithTimeout(context.Background(), ttl)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(life), ttl)
 		defer cancel()
 		_ = session.Close(closing) // otherwise the lease expires
 	}()

@@ -185,7 +185,7 @@ func (r *round) loseKeys(ctx context.Context) {
 			sleep(ctx, watched)
 			s.heal(s.taken(taking.take, l.key, l.token))
 			s.awaitEnd([]*loner{l})
-			l.leave() //nolint:contextcheck // it has a bound of its own
+			l.leave()
 		})
 	}
 }

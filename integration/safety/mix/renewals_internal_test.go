@@ -46,6 +46,6 @@ func TestRenewals_leaseAdoptedAfterTheGrantHasRunOut(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, slices.ContainsFunc(events, func(e history.Event) bool { return e.Kind == history.Renewed }))
 	report := check.Check(events)
-	require.EqualValues(t, 1, report.Count("handles compared with the deadlines of their leases"))
+	require.Equal(t, 1, report.Count("handles compared with the deadlines of their leases"))
 	require.Empty(t, report.Violations)
 }

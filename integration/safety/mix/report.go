@@ -142,11 +142,13 @@ func (r *Report) violations() int {
 func (r *Report) line() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := fmt.Sprintf("round %d:", r.Counts[rounds])
+	text := new(strings.Builder)
+	fmt.Fprintf(text, "round %d:", r.Counts[rounds])
 	for _, what := range []string{faultsMet, acquisitions, writes, refused, expiries, leaderChanges} {
-		text += fmt.Sprintf(" %d %s,", r.Counts[what], what)
+		fmt.Fprintf(text, " %d %s,", r.Counts[what], what)
 	}
-	return text + fmt.Sprintf(" %d violations", len(r.Violations)+r.More)
+	fmt.Fprintf(text, " %d violations", len(r.Violations)+r.More)
+	return text.String()
 }
 
 // Missed returns what the run lacks: floors that it has not reached, and kinds of faults that never met anything.

@@ -37,7 +37,7 @@ func (w *worker) work(op int64, h *held) {
 	if t.form != counter && t.rng.IntN(20) == 0 {
 		// Nobody has the token just below this one: a mark that is off by one would accept it. At a counter the write
 		// would undo increments of others.
-		_, _, _ = t.out.send(t.worker.name, t.resource, op, t.token-1, t.form.verb(), strconv.FormatInt(op, 10)+".before")
+		_, _, _ = t.out.send(t.name, t.resource, op, t.token-1, t.form.verb(), strconv.FormatInt(op, 10)+".before")
 	}
 	held := t.repeat(until, func(live bool) {
 		t.write()
@@ -81,7 +81,7 @@ func (t *tenure) publish(live bool) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), ttl)
 	defer cancel()
-	if err := t.proclaim(ctx, t.worker.name); err == nil && !live {
+	if err := t.proclaim(ctx, t.name); err == nil && !live {
 		t.log.Record(history.Event{Kind: history.Live, Op: t.op})
 	}
 }
@@ -116,7 +116,7 @@ func (t *tenure) write() {
 
 // ask sends a request and keeps what a read has returned.
 func (t *tenure) ask(verb history.Verb, value string) history.Outcome {
-	got, outcome, _ := t.out.send(t.worker.name, t.resource, t.op, t.token, verb, value)
+	got, outcome, _ := t.out.send(t.name, t.resource, t.op, t.token, verb, value)
 	switch {
 	case outcome == history.Refused:
 		t.refused++
@@ -138,7 +138,7 @@ func (t *tenure) writeLate() {
 		delay := t.some(0, 1+i*40)
 		t.wg.Go(func() {
 			t.pause(delay)
-			_, _, _ = t.out.send(t.worker.name, t.resource, t.op, t.token, t.form.verb(), strconv.FormatInt(t.op, 10)+lateMark)
+			_, _, _ = t.out.send(t.name, t.resource, t.op, t.token, t.form.verb(), strconv.FormatInt(t.op, 10)+lateMark)
 		})
 	}
 }

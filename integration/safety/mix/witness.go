@@ -47,7 +47,7 @@ func (w *witness) turn(ctx context.Context) (f fate) {
 	if w.stays {
 		name = w.party.stays
 	}
-	s := w.party.session
+	s := w.session
 	kinds := []locker{exclusive(s, name), candidate(s, name, election.Options{Value: w.worker.name}, ""), reader(s, name)}
 	if w.stays {
 		kinds = kinds[:2] // another reader would be let in

@@ -201,7 +201,7 @@ func (w *worker) do(k locker) {
 		if p, ok := lease.PermitFromContext(doing); ok {
 			h.resource = p.Name()
 		}
-		w.hold(op, k.enter.Name, h, w.work) //nolint:contextcheck // requests that are under way do not end with the handle
+		w.hold(op, k.enter.Name, h, w.work)
 		if w.rng.IntN(4) == 0 {
 			cancel()
 			w.pause(w.some(100, 300))
@@ -243,7 +243,7 @@ func (w *worker) lead(s *lease.Session, name string) {
 		waits = false
 		l, _ := election.FromContext(ctx)
 		h, _ := heldBy(leader{l, ""}, nil)
-		w.hold(op, name, h, w.work) //nolint:contextcheck // as in do
+		w.hold(op, name, h, w.work)
 		w.finish(ctx, op)
 		return nil
 	}, election.WithOnLost(onLost))

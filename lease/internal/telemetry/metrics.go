@@ -1,5 +1,7 @@
 package telemetry
 
+import "slices"
+
 // Metric is one of the metrics, which the packages leaseprom and leaseotel both have.
 type Metric int
 
@@ -117,5 +119,5 @@ func (d *Definition) LabelsWith(more string) []string {
 	if !d.More || more == "" {
 		return d.Labels
 	}
-	return append(d.Labels[:len(d.Labels):len(d.Labels)], more)
+	return append(slices.Clip(d.Labels), more)
 }
