@@ -104,12 +104,13 @@ func (l *Ledger) write(ctx context.Context, e Entry) error {
 	token, _ := fence.FromContext(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	stale, isStale := errors.AsType[*fence.StaleError](err)
 	switch {
-	case errors.Is(err, fence.ErrStale) && l.noFence:
+	case isStale && l.noFence:
 		l.say("ACCEPTS %s's %v with the stale token %v: it does not check tokens", e.Writer, e, token)
 		_, err = l.db.ExecContext(ctx, insert, values...)
-	case errors.Is(err, fence.ErrStale):
-		l.say("REFUSES %s's %v: %v", e.Writer, e, err)
+	case isStale:
+		l.say("REFUSES %s's %v: token %v is stale, %v was seen", e.Writer, e, token, stale.Highest)
 	case err == nil && token > l.said:
 		l.said = token
 		l.say("accepts %s's %v with token %v", e.Writer, e, token)

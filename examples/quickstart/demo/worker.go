@@ -54,8 +54,8 @@ func (w worker) work(ctx context.Context) (err error) {
 		return err
 	}
 	err = lock.Unlock(ctx)
-	if errors.Is(err, lease.ErrLost) {
-		slog.Warn("lock is lost", "err", err)
+	if lost, is := errors.AsType[*lease.LostError](err); is {
+		slog.Warn("lock is lost", "why", lost.Reason)
 		return nil
 	}
 	slog.Info("unlocks")
