@@ -57,7 +57,8 @@ func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
 // is used: if it accepts the token, no newer writer had written before. Unlike [Marks.Check] it raises a lower mark of
-// readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. The errors are those of [Marks.ClaimRead].
+// readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. The errors are those of
+// [Marks.ClaimRead].
 func (m *Marks) CheckRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, repeatable: true})
 	return err
