@@ -169,8 +169,8 @@ func stock(c *client, name string) locker {
 			}
 			m := &mutex{Mutex: concurrency.NewMutex(s, name), session: s, etcd: c.etcd}
 			if err = m.Lock(ctx); err == nil {
-				m.token, err = m.created(ctx)
 				m.key = m.Mutex.Key()
+				m.token, err = m.created(ctx)
 			}
 			if err != nil {
 				return nil, errors.Join(err, s.Close())
@@ -185,7 +185,7 @@ type mutex struct {
 	*concurrency.Mutex
 	session *concurrency.Session
 	etcd    *clientv3.Client
-	key     string // Mutex.Unlock forgets it
+	key     string // a copy, since Mutex.Unlock overwrites its own while Err may be running
 	token   fence.Token
 }
 
@@ -196,7 +196,7 @@ func (m *mutex) Token() fence.Token { return m.token }
 func (m *mutex) Context() context.Context { return context.Background() }
 
 func (m *mutex) created(ctx context.Context) (fence.Token, error) {
-	resp, err := m.etcd.Get(ctx, m.Mutex.Key())
+	resp, err := m.etcd.Get(ctx, m.key)
 	if err == nil && len(resp.Kvs) == 0 {
 		err = errors.New("the key is gone")
 	}
