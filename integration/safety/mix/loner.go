@@ -28,12 +28,22 @@ func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, 
 	if err != nil {
 		return nil
 	}
+	return s.alone(ctx, s.worker(c, "loner"), by, kind(session, s.ownName("loner")), session.Close)
+}
+
+// ownName returns a name that nothing else uses.
+func (s *strike) ownName(whose string) string {
+	return s.round.names.own(whose + strconv.FormatInt(s.tape.ID(), 10))
+}
+
+// alone makes w a loner that takes the lock k. It returns nil if ctx ends before. The lock's session is closed at the
+// end.
+func (s *strike) alone(ctx context.Context, w *worker, by history.Verb, k locker, closeSession func(context.Context) error) *loner {
 	life, stop := context.WithCancel(s.life)
 	l := &loner{ended: make(chan struct{}), stop: stop, closed: make(chan struct{})}
 	granted := make(chan *held, 1)
 	go func() {
 		defer close(l.closed)
-		w, k := s.worker(c, "loner"), kind(session, s.round.names.own("loner"+strconv.FormatInt(s.tape.ID(), 10)))
 		_ = w.under(ctx, k, func(op int64, h *held) { // the error is recorded
 			granted <- h
 			w.ask(life, op, h, by)
@@ -43,7 +53,7 @@ func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, 
 		close(granted)
 		closing, cancel := context.WithTimeout(context.WithoutCancel(life), ttl)
 		defer cancel()
-		_ = session.Close(closing) // otherwise the lease expires
+		_ = closeSession(closing) // otherwise the lease expires
 	}()
 	if l.held = <-granted; l.held == nil {
 		l.leave()

@@ -61,11 +61,6 @@ func (n names) preferring() string { return n.Elections[2] }
 // inSQL reports whether the resource of that name is in a database: a register.
 func (n names) inSQL(name string) bool { return name == n.Cold[0] }
 
-// peers are the names that etcd's own mutex alone locks.
-func (n names) peers() []string {
-	return []string{n.Hot[0] + history.PeerMark, n.Hot[2] + history.PeerMark}
-}
-
 // quiet are the locks that sleepwalkers take as readers and as writers: of a register, a set and a counter.
 func (n names) quiet() []string { return n.Cold[1:4] }
 

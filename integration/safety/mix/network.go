@@ -96,15 +96,20 @@ func lateThenNone(s *strike, c *client) bool {
 			loners = append(loners, l)
 		}
 	}
+	all, endPeers := loners, func() {}
+	if peer, end := s.peers(c); peer != nil {
+		all, endPeers = append(all, peer), end
+	}
 	const late = ttl * 9 / 20 // even the answer to the second of two renewals is not too late yet
 	c.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
 	s.last(inTTL*3/4, inTTL)
 	c.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered
-	s.awaitEnd(loners)
+	s.awaitEnd(all)
 	c.each((*faults.Proxy).Restore)
-	for _, l := range loners {
+	for _, l := range all {
 		l.leave()
 	}
+	endPeers()
 	return len(loners) == 2 && !slices.ContainsFunc(loners, func(l *loner) bool { return !l.expired() })
 }
 

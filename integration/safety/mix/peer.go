@@ -2,59 +2,58 @@ package mix
 
 import (
 	"context"
-	"math/rand/v2"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/lease"
 )
 
-// startPeer lets etcd's own mutex run under the same faults, as a control: it is used as its examples show, and counts
-// as held until Session.Done is closed. The checkers count how often two hold it at a time.
-func (r *round) startPeer(ctx context.Context, c *client, seed uint64) {
-	draining, stop := context.WithCancel(ctx)
-	w := &worker{
-		// The mix's own figures are without the peer.
-		crew: &crew{log: r.tape.Recorder, draining: r.draining}, name: c.name + "/peer", rng: rand.New(rand.NewPCG(seed, 99)),
+// peers lets c hold etcd's own mutex and another client wait for it, as a control: c counts as the holder until
+// Session.Done is closed, and the checkers count how often the next holder is granted the mutex before that. peers
+// returns the holder, nil if c does not get the mutex. end waits until the other client has had its turn.
+func (s *strike) peers(c *client) (holder *loner, end func()) {
+	name, served := s.ownName("peer")+history.PeerMark, make(chan struct{})
+	if holder = s.newPeer(c, name, ttl); holder == nil {
+		return nil, nil
 	}
-	r.peers.Go(func() {
-		<-r.draining
-		stop()
-	})
-	r.peers.Go(func() {
-		for draining.Err() == nil {
-			session, err := concurrency.NewSession(c.etcd, concurrency.WithTTL(int(ttl/time.Second)), concurrency.WithContext(draining))
-			if err != nil {
-				w.pause(w.some(20, 100))
-				continue
-			}
-			for draining.Err() == nil && w.tryPeer(draining, c, session, pick(w.rng, r.names.peers())) {
-				w.pause(w.some(5, 40))
-			}
-			_ = session.Close() // otherwise the lease expires
+	next := s.clients[(slices.Index(s.clients, c)+1)%len(s.clients)]
+	go func() {
+		defer close(served)
+		if l := s.newPeer(next, name, 5*ttl); l != nil {
+			l.leave()
 		}
-	})
+	}()
+	return holder, func() { <-served }
 }
 
-// tryPeer reports whether the session can be used again.
-func (w *worker) tryPeer(ctx context.Context, c *client, session *concurrency.Session, name string) bool {
-	ctx, cancel := context.WithTimeout(ctx, 5*ttl)
+// newPeer is newLoner for etcd's own mutex, used as its examples show.
+func (s *strike) newPeer(c *client, name string, patience time.Duration) *loner {
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
-	m := concurrency.NewMutex(session, name)
-	k := locker{session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex}}
-	k.lock = func(ctx context.Context) (*held, error) {
-		return &held{ctx: context.Background(), unlock: m.Unlock, err: func() error {
-			if closed(session.Done()) {
-				return errLost
-			}
-			return nil
-		}}, m.Lock(ctx)
+	granted, err := c.etcd.Grant(ctx, int64(ttl/time.Second))
+	var session *concurrency.Session
+	if err == nil {
+		session, err = concurrency.NewSession(c.etcd, concurrency.WithLease(granted.ID), concurrency.WithContext(s.life))
 	}
-	err := w.under(ctx, k, func(op int64, h *held) {
-		for end := time.Now().Add(w.some(100, 3000)); time.Now().Before(end) && !w.drained() && w.look(op, h); {
-			w.pause(w.some(5, 30))
+	if err != nil {
+		return nil
+	}
+	m := concurrency.NewMutex(session, name)
+	live := func() error {
+		if closed(session.Done()) {
+			return lease.ErrLost
 		}
-	})
-	return err == nil && !closed(session.Done())
+		return nil
+	}
+	w := s.worker(c, "peer")
+	w.log = s.tape.Recorder // the mix's own figures are without the peer
+	return s.alone(ctx, w, "", locker{
+		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},
+		lock: func(ctx context.Context) (*held, error) {
+			return &held{ctx: context.Background(), unlock: m.Unlock, err: live}, m.Lock(ctx)
+		},
+	}, func(context.Context) error { return session.Close() })
 }

@@ -25,7 +25,6 @@ type round struct {
 	pulse    *pulse
 	crews    []*crew
 	berths   []*berth
-	peers    sync.WaitGroup
 	draining chan struct{}
 	giveUp   context.CancelFunc // cancels all waiters
 	watchers []*watcher
@@ -71,7 +70,6 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 		}
 		crew.start(run.opts.workers(), seed+uint64(i))
 		r.crews = append(r.crews, crew)
-		r.startPeer(patience, c, seed+uint64(i))
 	}
 	for i, l := range run.links {
 		b := &berth{link: l, round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: userOf(ofHolder, i)}
@@ -149,7 +147,6 @@ func (r *round) settle(ctx context.Context) {
 	r.report.longest(slowestServed, time.Since(healed))
 	r.awaitCrews(3 * served)
 	r.giveUp()
-	r.peers.Wait()
 	processes.Wait()
 	r.peace(ctx)
 	if left := r.leftKeys(ctx, roundPrefix(r.number)); len(left) > 0 {
