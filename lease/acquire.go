@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -67,7 +68,14 @@ func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m m
 	ctx, hooked := s.begin(ctx, name, opts.owner, m)
 	l, err := s.attempt(ctx, name, opts, m, hooked)
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
-		err = fmt.Errorf("%w (it takes permission to read and write the keys with the prefix %q)", err, s.opts.Prefix+name+"/")
+		others := ""
+		switch m.kind {
+		case KindLockSet:
+			others = ", and likewise for the other names"
+		case KindTreeLock:
+			name, _, _ = strings.Cut(name, "/") // the root's prefix is that of all nodes
+		}
+		err = fmt.Errorf("%w (it takes permission to read and write the keys with the prefix %q%s)", err, s.opts.Prefix+name+"/", others)
 	}
 	hooked.end(l, err)
 	return l, err
@@ -161,17 +169,23 @@ func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 
 // enter takes a place at the end of etcd's queue.
 func (c *contender) enter(ctx context.Context) (ahead queue.Ahead, err error) {
+	err = c.insist(ctx, func(a *etcd.Attempt) (err error) {
+		c.entry.Entry, ahead, err = c.g.queue.Enter(a, c.entry.Entry, c.owner)
+		return err
+	})
+	return ahead, err
+}
+
+// insist calls attempt to put a key, again with another key each time that somebody else has put the one chosen.
+func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) error) error {
 	for {
 		c.choose()
-		late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
-			c.entry.Entry, ahead, err = c.g.queue.Enter(a, c.entry.Entry, c.owner)
-			return err
-		})
+		late, err := c.g.while(ctx, attempt)
 		c.late = c.late || late
 		if !errors.Is(err, queue.ErrTaken) {
-			return ahead, err
+			return err
 		}
-		c.discard() // try again with another key
+		c.discard()
 	}
 }
 

@@ -129,10 +129,14 @@ func TestSession_Lock_refused(t *testing.T) {
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			_, err := take(t.Context(), "a")
 			require.ErrorContains(t, err, "permission denied")
-			require.ErrorContains(t, err, `permission to read and write the keys with the prefix "a/"`)
+			require.ErrorContains(t, err, `permission to read and write the keys with the prefix "a/")`)
 		}
+		_, err := e.s.LockAll(t.Context(), "b", "c")
+		require.ErrorContains(t, err, `with the prefix "b/", and likewise for the other names)`)
+		_, err = e.s.LockTree(t.Context(), "d/e")
+		require.ErrorContains(t, err, `with the prefix "d/")`)
 		e.at(time.Minute)
-		require.Len(t, e.c.Calls(fakeetcd.Txn), 2)
+		require.Len(t, e.c.Calls(fakeetcd.Txn), 4)
 	})
 }
 

@@ -72,11 +72,9 @@ func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock,
 			c.add(name, m.kind == KindTreeLock)
 		}
 	}
-	m.enter = func(c *contender, ctx context.Context) (*contender, error) {
-		if m.try {
-			return c, c.tryEnterAll(ctx)
-		}
-		return c, c.enterAllAndWait(ctx)
+	m.enter = (*contender).enterAllAndWait
+	if m.try {
+		m.enter = (*contender).tryEnter
 	}
 	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, m)
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
@@ -142,18 +140,18 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 
 // enterAllAndWait enters all queues at once and then waits for its turn in one after the other. Any order will do:
 // everybody that it waits for entered before it, and everybody that enters later waits for it.
-func (c *contender) enterAllAndWait(ctx context.Context) error {
+func (c *contender) enterAllAndWait(ctx context.Context) (*contender, error) {
 	var ahead []queue.Ahead
 	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
 		ahead, err = c.g.queue.EnterAll(a, set, c.owner)
 		return err
 	})
 	if err != nil {
-		return err
+		return c, err
 	}
 	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // the loss of any key ends the wait for the others
 	waited := false
-	for i, c := range c.all() {
+	for i, part := range c.all() {
 		before := ahead[i]
 		if before.None {
 			continue
@@ -162,30 +160,35 @@ func (c *contender) enterAllAndWait(ctx context.Context) error {
 			before = queue.Ahead{} // read before the last wait, so out of date
 		}
 		waited = true
-		if err := c.await(ctx, before); err != nil {
-			return err
+		if err := part.await(ctx, before); err != nil {
+			return c, err
 		}
 	}
-	return nil
+	return c, nil
 }
 
-// tryEnterAll enters only if all queues are empty.
-func (c *contender) tryEnterAll(ctx context.Context) error {
+// tryEnter enters only if all queues, of one name or of a set, are empty.
+func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
 	var holders []*mvccpb.KeyValue
 	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
 		holders, err = c.g.queue.TryEnterAll(a, set, c.owner)
 		return err
 	})
 	if err != nil {
-		return err
+		// The next acquisition of the session may get c's place. It then enters with the same key, to see if that is there.
+		c.each(func(c *contender) { c.late, c.entry.Rev = c.late || c.entry.Rev != 0, 0 })
+		return c, err
 	}
 	var locked []error
-	for i, c := range c.all() {
+	for i, part := range c.all() {
 		if holders[i] != nil {
-			locked = append(locked, c.lockedBy(holders[i]))
+			locked = append(locked, part.lockedBy(holders[i]))
 		}
 	}
-	return errors.Join(locked...)
+	if len(locked) == 1 {
+		return c, locked[0]
+	}
+	return c, errors.Join(locked...)
 }
 
 // releaseAll is release for a set.

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -26,39 +25,6 @@ func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) 
 			return c.tryEnter(ctx)
 		},
 	})
-}
-
-// tryEnter takes a place only if the queue in etcd is empty.
-func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
-	var holder *mvccpb.KeyValue
-	err := c.insist(ctx, func(a *etcd.Attempt) error {
-		entry, first, err := c.g.queue.TryEnter(a, c.entry.Entry, c.owner)
-		switch {
-		case err != nil: // an attempt may enter and fail only after that
-			c.late = c.late || entry.Rev != 0
-		case first == nil:
-			c.entry.Entry = entry
-		}
-		holder = first
-		return err
-	})
-	if err == nil && holder != nil {
-		err = c.lockedBy(holder)
-	}
-	return c, err
-}
-
-// insist calls attempt to put a key, again with another key each time that somebody else has put the one chosen.
-func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) error) error {
-	for {
-		c.choose()
-		late, err := c.g.while(ctx, attempt)
-		c.late = c.late || late
-		if !errors.Is(err, queue.ErrTaken) {
-			return err
-		}
-		c.discard()
-	}
 }
 
 // findHolder returns the error of TryLock when another acquisition of this session is ahead, with the text owner.

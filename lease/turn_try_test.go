@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -140,4 +141,26 @@ func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
 			require.Empty(t, e.keys(""))
 		})
 	}
+}
+
+// A TryLock has entered past a stray key, found somebody ahead, and left; the answer to that was lost. The caller behind
+// it must not take itself for a contender that is in the queue.
+func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		e.srv.Put("a/planted", "")
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Match: func(c fakeetcd.Call) bool {
+			return len(c.Request.(*pb.TxnRequest).Success) > 0 && c.Request.(*pb.TxnRequest).Success[0].GetRequestTxn() != nil // it leaves
+		}})
+		tried := later(func() error { return second(e.s.TryLock(timeout(t, 1500*time.Millisecond), "a")) })
+		synctest.Wait()
+		waiting := e.line(t, "a", 1)
+		l := other.lock(t, "a")
+		require.ErrorIs(t, receive(t, tried), context.DeadlineExceeded)
+		time.Sleep(time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, granted(t, waiting[0]).lock.Unlock(t.Context()))
+	})
 }

@@ -87,13 +87,13 @@ var queueMutants = []mutant{
 	},
 	{
 		name: "TryRLock takes another reader for the holder",
-		file: "internal/queue/enter.go",
+		file: "internal/queue/set.go",
 		old:  "q.oldest(a, e.outside())",
 		new:  "q.Owner(a, e.Prefix)",
 		by:   killer{inQueue, "TestQueue_TryEnter_reader", `require.Equal(t, writer.Key, string(owner.Key))`},
 	},
 	{
-		name: "TryLockAll: a set that is not first stays in its queues",
+		name: "TryLock, TryLockAll: a contender that is not first stays in its queues",
 		file: "internal/queue/set.go",
 		old:  "_, err := q.LeaveAll(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err",
 		new:  "return owners, nil",
@@ -108,9 +108,9 @@ var queueMutants = []mutant{
 	},
 	{
 		name: "TryLock makes etcd compare all nested names",
-		file: "internal/queue/enter.go",
-		old:  "if q.contended.mixed(e.rivals()) {\n\t\treturn q.tryMixed(a, e, value)",
-		new:  "if false {\n\t\treturn q.tryMixed(a, e, value)",
+		file: "internal/queue/set.go",
+		old:  "if !slices.ContainsFunc(set, func(e Entry) bool { return q.contended.mixed(e.rivals()) }) {",
+		new:  "if slices.ContainsFunc(set, func(e Entry) bool { return true }) {",
 		by:   killer{inQueue, "TestQueue_nestedNamesAreCheap", `require.Empty(t, c.RangeEnd)`},
 	},
 	{
@@ -343,13 +343,6 @@ var queueMutants = []mutant{
 		old:  "Queue: e.Prefix,\n\t\tIf:    append(cmps, e.absent()),",
 		new:  "If:    append(cmps, e.absent()),",
 		by:   killer{inQueue, "TestQueue_Enter_oneQueueIsNotShared", `require.Less(t, before.Rev, list[i+1].Rev)`},
-	},
-	{
-		name: "TryEnter: a contender that is not first stays in the queue",
-		file: "internal/queue/enter.go",
-		old:  "_, err = q.Leave(a, e)\n",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_TryEnter_race", `require.NotContains(t, e.keys(), e.entry("us").Key)`},
 	},
 	{
 		name: "HandOver: overwrites the next contender's key",

@@ -46,11 +46,6 @@ func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, err
 		q.contended.met(e.rivals(), true)
 		q.mixedBy(e, resp.Responses[0].GetResponseRange().Kvs)
 	}
-	return q.join(a, e, value)
-}
-
-// join is Enter with a transaction that does not depend on an empty queue.
-func (q *Queue) join(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
 	done, e, ahead, err := q.enter(a, nil, e, value)
 	switch {
 	case err == nil && !done:
@@ -133,49 +128,6 @@ func (q *Queue) mixedBy(e Entry, kvs []*mvccpb.KeyValue) bool {
 	return mixed
 }
 
-// TryEnter enters only if no contender in the queue excludes e. Otherwise it returns the oldest contender that does,
-// and leaves no key behind. A reader that tries does not pass a waiting writer: the writer's token would be the older
-// one. TryEnter is one attempt, and repeating it with the same value is safe. If the error is not nil, e may have
-// entered.
-func (q *Queue) TryEnter(a *etcd.Attempt, e Entry, value string) (entered Entry, owner *mvccpb.KeyValue, err error) {
-	if q.contended.mixed(e.rivals()) {
-		return q.tryMixed(a, e, value)
-	}
-	resp, err := q.Line.Commit(a, etcd.Txn{
-		Queue: e.Prefix,
-		If:    e.unrivalled(),
-		Then:  []*pb.RequestOp{e.put(value)},
-		Else:  []*pb.RequestOp{etcd.Get(e.Key), e.few()},
-	})
-	if err != nil {
-		return e, nil, err
-	}
-	if resp.Succeeded {
-		e.Rev = resp.Revision
-		return e, nil, nil
-	}
-	if kv := first(resp.Responses[0].GetResponseRange().Kvs); kv != nil {
-		if !e.owns(kv, value) {
-			return e, nil, ErrTaken
-		}
-		e.Rev = kv.CreateRevision
-		return q.stayIfFirst(a, e, 0)
-	}
-	// The range may be empty here: in a shared commit etcd compares before it carries out the others' operations.
-	page := resp.Responses[1].GetResponseRange()
-	if !q.mixedBy(e, page.Kvs) {
-		if page.More {
-			owner, err = q.oldest(a, e.outside())
-		} else {
-			owner = oldestOf(e.Prefix, page.Kvs)
-		}
-		if err != nil || owner != nil {
-			return e, owner, err
-		}
-	}
-	return q.tryMixed(a, e, value)
-}
-
 // oldestOf returns the oldest contender of all keys of a queue, nil if there is none.
 func oldestOf(prefix string, kvs []*mvccpb.KeyValue) (oldest *mvccpb.KeyValue) {
 	for _, kv := range kvs {
@@ -184,41 +136,6 @@ func oldestOf(prefix string, kvs []*mvccpb.KeyValue) (oldest *mvccpb.KeyValue) {
 		}
 	}
 	return oldest
-}
-
-// tryMixed is TryEnter for a queue with keys that are no contenders: whether it is empty says nothing.
-func (q *Queue) tryMixed(a *etcd.Attempt, e Entry, value string) (Entry, *mvccpb.KeyValue, error) {
-	owner, seen, err := q.ownerByName(a, e)
-	if err != nil {
-		return e, nil, err
-	}
-	if owner != nil { // an earlier attempt may have entered all the same
-		resp, err := a.Get(e.Key)
-		if err != nil || !e.owns(first(resp.Kvs), value) {
-			return e, owner, err
-		}
-		e.Rev = first(resp.Kvs).CreateRevision
-		return q.stayIfFirst(a, e, 0)
-	}
-	if e, _, err = q.join(a, e, value); err != nil {
-		return e, nil, err
-	}
-	return q.stayIfFirst(a, e, seen)
-}
-
-// stayIfFirst ends TryEnter for an entry that is in the queue: it stays if it is the oldest contender, otherwise it
-// leaves. At the revision seen there was no contender.
-func (q *Queue) stayIfFirst(a *etcd.Attempt, e Entry, seen int64) (Entry, *mvccpb.KeyValue, error) {
-	r, err := q.call(a, e, seen, e.Rev)
-	if err != nil {
-		return e, nil, err
-	}
-	owner, err := q.pick(a, e.outside(), r)
-	if err != nil || owner == nil {
-		return e, nil, err
-	}
-	_, err = q.Leave(a, e)
-	return e, q.withValue(a, owner), err
 }
 
 // Leave deletes e's key if it is still e's. It reports false if it was not: somebody else had deleted it, or an

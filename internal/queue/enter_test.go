@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -163,6 +162,16 @@ func TestQueue_Enter_again(t *testing.T) {
 	}
 }
 
+// TryEnter is TryEnterAll for one entry.
+func (e *env) TryEnter(a *etcd.Attempt, entry queue.Entry, value string) (queue.Entry, *mvccpb.KeyValue, error) {
+	set := []queue.Entry{entry}
+	owners, err := e.TryEnterAll(a, set, value)
+	if err != nil {
+		owners = []*mvccpb.KeyValue{nil}
+	}
+	return set[0], owners[0], err
+}
+
 func (e *env) tryEnter(t *testing.T, suffix string) (queue.Entry, *mvccpb.KeyValue) {
 	t.Helper()
 	entry, owner, err := e.TryEnter(e.once(t.Context()), e.entry(suffix), suffix)
@@ -205,7 +214,7 @@ func TestQueue_TryEnter(t *testing.T) {
 		},
 		"locked behind a stray": {
 			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/Z", 1); e.enter(t, "1") },
-			owner:  "1", txns: 1, reports: 1,
+			owner:  "1", txns: 2, reports: 1,
 		},
 		"entered before, alone": {
 			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "us") },
@@ -213,7 +222,7 @@ func TestQueue_TryEnter(t *testing.T) {
 		},
 		"entered before, first": {
 			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/Z", 1); e.enter(t, "us"); e.enter(t, "1") },
-			txns:   1, reports: 1,
+			txns:   2, reports: 1,
 		},
 		"entered before, second": {
 			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "1"); e.enter(t, "us") },
@@ -246,52 +255,6 @@ func TestQueue_TryEnter(t *testing.T) {
 			require.Fail(t, "not entered")
 		})
 	}
-}
-
-// The answer of the first attempt was lost.
-func TestQueue_TryEnter_again(t *testing.T) {
-	for name, planted := range map[string]int{"empty": 0, "strays": 1} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
-			if planted > 0 {
-				e.plant(t, "a/Z", planted)
-			}
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-				Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable,
-				Match: func(c fakeetcd.Call) bool { // with strays, the transaction that compares only its own key
-					return planted == 0 || len(c.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0
-				},
-			})
-			_, _, err := e.TryEnter(e.once(t.Context()), e.entry("us"), "us")
-			require.Error(t, err)
-			require.Contains(t, e.keys(), e.entry("us").Key)
-			rev := e.srv.Rev()
-			e.enter(t, "1") // somebody has come meanwhile, after us
-			entry, owner := e.tryEnter(t, "us")
-			require.Nil(t, owner)
-			require.Equal(t, rev, entry.Rev)
-		})
-	}
-}
-
-// Two contenders enter a queue with a stray key at the same time: the later one leaves.
-func TestQueue_TryEnter_race(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		e.plant(t, "a/Z", 1)
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
-		got := inBackground(e, func() (*mvccpb.KeyValue, error) {
-			_, owner, err := e.TryEnter(e.once(t.Context()), e.entry("us"), "")
-			return owner, err
-		})
-		first, owner := other.tryEnter(t, "first")
-		require.Nil(t, owner)
-		us := receive(t, got)
-		require.NoError(t, us.err)
-		require.Equal(t, first.Key, string(us.val.Key))
-		require.NotContains(t, e.keys(), e.entry("us").Key)
-	})
 }
 
 // Contenders are found behind any number of stray keys.

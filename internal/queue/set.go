@@ -34,7 +34,7 @@ func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, e
 		}
 	}
 	txn.Then = append(looks, txn.Then...)
-	resp, err := q.Line.CommitAlone(a, txn)
+	resp, err := q.commit(a, set, txn)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +48,15 @@ func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, e
 		ahead[i] = q.aheadOf(set[i], resp.Responses[n].GetResponseRange())
 	}
 	return ahead, nil
+}
+
+// commit carries out a transaction that enters a set. That of one entry may share a commit.
+func (q *Queue) commit(a *etcd.Attempt, set []Entry, txn etcd.Txn) (etcd.Result, error) {
+	if len(set) > 1 {
+		return q.Line.CommitAlone(a, txn)
+	}
+	txn.Queue = set[0].Prefix
+	return q.Line.Commit(a, txn)
 }
 
 func entered(set []Entry, rev int64) {
@@ -91,20 +100,21 @@ func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
 }
 
 // TryEnterAll enters only if no queue has a contender that excludes the set's entry there. Otherwise it returns for
-// each entry the oldest contender that excludes it, or nil, and leaves no key behind. It is one attempt, and
-// repeating it with the same value is safe. If the error is not nil, the entries with a revision have entered.
+// each entry the oldest contender that excludes it, or nil, and leaves no key behind. A reader that tries does not pass
+// a waiting writer: the writer's token would be the older one. TryEnterAll is one attempt, and repeating it with the
+// same value is safe. If the error is not nil, the entries with a revision have entered.
 func (q *Queue) TryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
 	if !slices.ContainsFunc(set, func(e Entry) bool { return q.contended.mixed(e.rivals()) }) {
 		var txn etcd.Txn
 		var pages []*pb.RequestOp
 		for _, e := range set {
-			txn.If = append(txn.If, e.absent(), e.empty())
+			txn.If = append(txn.If, e.unrivalled()...)
 			txn.Then = append(txn.Then, e.put(value))
 			txn.Else = append(txn.Else, etcd.Get(e.Key))
 			pages = append(pages, e.few())
 		}
 		txn.Else = append(txn.Else, pages...)
-		resp, err := q.Line.CommitAlone(a, txn)
+		resp, err := q.commit(a, set, txn)
 		if err != nil {
 			return nil, err
 		}
@@ -117,6 +127,7 @@ func (q *Queue) TryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners 
 		} else if have {
 			return q.stayIfFirstInAll(a, set, make([]int64, len(set)))
 		}
+		// The pages may be empty here: in a shared commit etcd compares before it carries out the others' operations.
 		if owners, err = q.ownersOn(a, set, resp.Responses[len(set):]); err != nil || found(owners) {
 			return owners, err
 		}

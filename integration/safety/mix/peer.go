@@ -16,13 +16,14 @@ import (
 // returns the holder, nil if c does not get the mutex. end waits until the other client has had its turn.
 func (s *strike) peers(c *client) (holder *loner, end func()) {
 	name, served := s.ownName("peer")+history.PeerMark, make(chan struct{})
-	if holder = s.newPeer(c, name, ttl); holder == nil {
+	if holder = s.newPeer(s.worker(c, "peer"), c, name, ttl); holder == nil {
 		return nil, nil
 	}
 	next := s.clients[(slices.Index(s.clients, c)+1)%len(s.clients)]
+	waiter := s.worker(next, "peer")
 	go func() {
 		defer close(served)
-		if l := s.newPeer(next, name, 5*ttl); l != nil {
+		if l := s.newPeer(waiter, next, name, 5*ttl); l != nil {
 			l.leave()
 		}
 	}()
@@ -30,7 +31,7 @@ func (s *strike) peers(c *client) (holder *loner, end func()) {
 }
 
 // newPeer is newLoner for etcd's own mutex, used as its examples show.
-func (s *strike) newPeer(c *client, name string, patience time.Duration) *loner {
+func (s *strike) newPeer(w *worker, c *client, name string, patience time.Duration) *loner {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	granted, err := c.etcd.Grant(ctx, int64(ttl/time.Second))
@@ -48,7 +49,6 @@ func (s *strike) newPeer(c *client, name string, patience time.Duration) *loner 
 		}
 		return nil
 	}
-	w := s.worker(c, "peer")
 	w.log = s.tape.Recorder // the mix's own figures are without the peer
 	return s.alone(ctx, w, "", locker{
 		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},
