@@ -113,6 +113,8 @@
 //     LOCK TABLES commit, and a deadlock rolls back. The function of Do must run none of these and must return the
 //     errors of its statements. If it succeeds, Do detects the end of the transaction: ErrUnknown. After a Check
 //     nothing detects it.
+//   - database/sql has no context for COMMIT and ROLLBACK, and the driver for MySQL then waits for as long as a silent
+//     network does: Do may outlast its context. Set readTimeout in the DSN.
 //   - Without synchronous replication a promoted replica may lack the last commits and marks. So may a server that
 //     loses power and does not flush its log at each commit.
 //   - Never delete a mark and never restore only its table: older tokens would be accepted again. After a restore of
