@@ -161,7 +161,12 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	}
 	c := &caller{txn: t, size: t.size(), bound: max(a.bound, l.opts.Bound), many: a.copies, done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
-	l.openNext()
+	switch {
+	case len(l.waiting) == 1:
+		l.await()
+	case len(l.waiting) >= l.mostOps && l.busy < mostLanes:
+		l.openNext()
+	}
 	l.mu.Unlock()
 
 	select {

@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
