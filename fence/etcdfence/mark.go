@@ -67,6 +67,7 @@ func (m *mark) raise(ctx context.Context, by admission.Bid) error {
 }
 
 func (m *mark) bid(ctx context.Context, by admission.Bid) (admission.Bid, error) {
+	by.Lax = m.opts.AllowUnnamed
 	by, err := by.From(ctx, m.opts.MaxEra)
 	if err != nil {
 		err = fmt.Errorf("etcdfence: token for %q: %w", m.resource, err)
@@ -136,7 +137,7 @@ func (m *mark) admit(by admission.Bid, kvs []*mvccpb.KeyValue) (seen admission.M
 		}
 		rev = kvs[0].ModRevision
 	}
-	return seen, rev, seen.Refuse(m.resource, by, m.opts.AllowUnnamed)
+	return seen, rev, seen.Refuse(m.resource, by)
 }
 
 // spares returns an error if an operation writes to the marks.

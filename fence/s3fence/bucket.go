@@ -137,6 +137,7 @@ func (b *Bucket) admit(ctx context.Context, verb, key string, by admission.Bid) 
 	if err := checkKey(key); err != nil {
 		return by, err
 	}
+	by.Lax = b.opts.AllowUnnamed
 	by, err := by.From(ctx, b.opts.MaxEra)
 	if err != nil {
 		err = b.explain(verb, key, err)
@@ -146,7 +147,7 @@ func (b *Bucket) admit(ctx context.Context, verb, key string, by admission.Bid) 
 
 // refuse returns an error if the object that was read refuses the bid.
 func (b *Bucket) refuse(key string, by admission.Bid, r reading) error {
-	return r.Refuse(b.resource(key), by, b.opts.AllowUnnamed)
+	return r.Refuse(b.resource(key), by)
 }
 
 // tell reports the outcome of a verb to the hooks, and returns its error.

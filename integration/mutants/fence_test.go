@@ -303,7 +303,7 @@ var fenceMutants = []mutant{
 	{
 		name: "etcdfence: a token without a name is accepted by a mark that follows a lock",
 		file: "fence/internal/admission/marks.go",
-		old:  "case !other || allowUnnamed:",
+		old:  "case !other || b.Lax:",
 		new:  "case true:",
 		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
 	},
@@ -316,23 +316,23 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "sqlfence: no fence",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  "case c.Token < m.write:",
-		new:  "case c.Token < 0:",
+		file: "fence/internal/admission/marks.go",
+		old:  "case b.Token < m.Write:",
+		new:  "case b.Token < 0:",
 		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how)`},
 	},
 	{
 		name: "sqlfence: strict instead of non-strict",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  "case c.Token < m.write:",
-		new:  "case c.Token <= m.write:",
+		file: "fence/internal/admission/marks.go",
+		old:  "case b.Token < m.Write:",
+		new:  "case b.Token <= m.Write:",
 		by:   killer{inSqlfence, "TestDo_errorOfFn", `require.Equal(t, c.runs, runs`},
 	},
 	{
 		name: "sqlfence: non-strict instead of strict",
 		file: "fence/internal/sqlmark/do.go",
 		old:  "if !seen.has(c) {",
-		new:  "if seen.write <= c.Token {",
+		new:  "if seen.Write <= c.Token {",
 		by:   killer{inSqlfence, "TestDo_errorOfFn", `require.Equal(t, c.runs, runs`},
 	},
 	{
@@ -365,23 +365,23 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "sqlfence: a reader does not fence the writer before it",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  "!c.read && c.Token < m.read",
-		new:  "!c.read && c.Token < 0",
+		file: "fence/internal/admission/marks.go",
+		old:  "!b.Read && b.Token < m.Read",
+		new:  "!b.Read && b.Token < 0",
 		by:   killer{onSQLite, "TestMarks_readerComesAtEveryStep/SQLite,_journal_wal", `requireFenced(t, `},
 	},
 	{
 		name: "sqlfence: a reader fences the readers before it",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  "!c.read && c.Token < m.read",
-		new:  "c.Token < m.read",
+		file: "fence/internal/admission/marks.go",
+		old:  "!b.Read && b.Token < m.Read",
+		new:  "b.Token < m.Read",
 		by:   killer{onSQLite, "TestMarks_readersRunSideBySide/SQLite,_journal_wal", `require.NoError(t, r.claimRead(asReader(t, older), resource), "an older reader")`},
 	},
 	{
 		name: "sqlfence: a reader's claim raises no mark",
 		file: "fence/internal/sqlmark/verbs.go",
 		old:  "err == nil && refused == nil && !seen.has(c) {",
-		new:  "err == nil && refused == nil && !seen.has(c) && !c.read {",
+		new:  "err == nil && refused == nil && !seen.has(c) && !c.Read {",
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
@@ -393,16 +393,16 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "sqlfence: a token of another lock is accepted",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  `other := m.lock != "" &&`,
+		file: "fence/internal/admission/marks.go",
+		old:  `other := m.Lock != "" &&`,
 		new:  `other := false &&`,
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
 		name: "sqlfence: a token of another lock is accepted if it comes between a claim's two steps",
 		file: "fence/internal/sqlmark/store.go",
-		old:  "if refuse(resource, c, m) != nil {",
-		new:  "if c.lock == \"\" && refuse(resource, c, m) != nil {",
+		old:  "if m.Refuse(resource, c) != nil {",
+		new:  "if c.Lock == \"\" && m.Refuse(resource, c) != nil {",
 		by: killer{
 			onSQLite, "TestMarks_claimsOvertaken/SQLite,_journal_wal",
 			`"the claim that was refused has raised its mark")`,
@@ -411,14 +411,14 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: the lock's name is forgotten when the mark is raised without one",
 		file: "fence/internal/sqlmark/marks.go",
-		old:  "if m.lock == \"\" || c.moving {",
+		old:  "if m.Lock == \"\" || c.Moves {",
 		new:  "if true {",
 		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 	},
 	{
 		name: "sqlfence: an announced claim of another lock refuses the rightful holder",
 		file: "fence/internal/sqlmark/marks.go",
-		old:  `follows == "" || follows == s.announced.lock {`,
+		old:  `follows == "" || follows == s.announced.Lock {`,
 		new:  `follows == follows {`,
 		by: killer{
 			onSQLite, "TestMarks_claimsOvertaken/PostgreSQL,_Read_Committed",
@@ -448,7 +448,7 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's check locks an old version of the marks above",
 		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "case c.above:",
+		old:  "case c.Above:",
 		new:  "case false:",
 		by: killer{
 			onSQLite, "TestMarks_CheckPath_locksAnOldVersion/Repeatable_Read",
@@ -479,8 +479,8 @@ var fenceMutants = []mutant{
 	{
 		name: "s3fence: a token of another lock is accepted",
 		file: "fence/s3fence/bucket.go",
-		old:  "return r.Refuse(b.resource(key), by,",
-		new:  "by.Moves = true\n\treturn r.Refuse(b.resource(key), by,",
+		old:  "return r.Refuse(b.resource(key), by)",
+		new:  "by.Moves = true\n\treturn r.Refuse(b.resource(key), by)",
 		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{

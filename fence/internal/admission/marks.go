@@ -12,9 +12,11 @@ import (
 // Bid is the call of a verb: a token, and the lock that it belongs to.
 type Bid struct {
 	Token fence.Token
-	Read  bool   // the token is a reader's
+	Read  bool   // the token is a reader's, or Above is set
+	Above bool   // the token is a writer's, and like a reader's here, at a node above the end of its path
 	Lock  string // "" if the token came without a name
 	Moves bool   // the resource is to follow this lock
+	Lax   bool   // without a name the token is accepted whatever lock the resource follows
 }
 
 // From returns the bid with the token that ctx carries, a reader's if Read is set, and the name of its lock. The error
@@ -51,20 +53,19 @@ type Marks struct {
 }
 
 // Refuse returns an error if the bid's token is of another lock or stale. Without a name, a token that is lower than a
-// mark is reported as stale, which is certain, and not as another lock's, which is not. With allowUnnamed a token
-// without a name is accepted whatever lock the resource follows.
-func (m Marks) Refuse(resource string, b Bid, allowUnnamed bool) error {
+// mark is reported as stale, which is certain, and not as another lock's, which is not.
+func (m Marks) Refuse(resource string, b Bid) error {
 	other := m.Lock != "" && b.Lock != m.Lock && !b.Moves
 	switch {
 	case other && b.Lock != "":
 	case b.Token < m.Write:
-		return &fence.StaleError{Resource: resource, Token: b.Token, Highest: m.Write, Read: b.Read}
+		return &fence.StaleError{Resource: resource, Token: b.Token, Highest: m.Write, Read: b.Read && !b.Above}
 	case !b.Read && b.Token < m.Read:
 		return &fence.StaleError{Resource: resource, Token: b.Token, Highest: m.Read, ByReader: true}
-	case !other || allowUnnamed:
+	case !other || b.Lax:
 		return nil
 	}
-	return &fence.OtherLockError{Resource: resource, Token: b.Token, Read: b.Read, Lock: b.Lock, Follows: m.Lock}
+	return &fence.OtherLockError{Resource: resource, Token: b.Token, Read: b.Read && !b.Above, Lock: b.Lock, Follows: m.Lock}
 }
 
 // After returns the marks after a bid that they accept. An accepted writer is not below the read mark, so its token

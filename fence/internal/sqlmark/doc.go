@@ -5,7 +5,7 @@
 // # Layers
 //
 //   - A store locks the marks in one dialect, and has its statements and its servers' errors. It sends through a [Conn].
-//     Which token is accepted, and which marks result, is decided in Go alone: by refuse and marks.lifted.
+//     Which token is accepted, and which marks result, is decided in Go alone: by admission.Marks.Refuse and lifted.
 //   - The [Engine] has the verbs. It checks their arguments, builds them from the steps of a store, and begins again
 //     after a server's rollback.
 //   - An adapter is a package that users import. It has a [Library], which converts its library's pools and

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
@@ -46,7 +45,7 @@ type Engine[D, T any] struct {
 	trail    *trail // nil without an audit trail
 	attempts int
 	maxEra   uint16
-	strict   bool // see Claimant
+	lax      bool // see Claimant
 	hooks    *fence.Hooks
 }
 
@@ -87,7 +86,7 @@ func New[D, T any](c Config, lib Library[D, T]) (*Engine[D, T], error) {
 		trail:    log,
 		attempts: c.Attempts,
 		maxEra:   c.MaxEra,
-		strict:   !c.AllowUnnamed,
+		lax:      c.AllowUnnamed,
 		hooks:    c.Hooks,
 	}, nil
 }
@@ -137,8 +136,8 @@ func (e *Engine[D, T]) fit(db D) error {
 // The kinds of claimants that [Engine.admit] completes.
 var (
 	writer = Claimant{}
-	reader = Claimant{read: true}
-	mover  = Claimant{moving: true}
+	reader = Claimant{Read: true}
+	mover  = Claimant{Moves: true}
 )
 
 // admit checks what every verb needs before it sends anything, except its pool or transaction. It returns the claimant
@@ -150,25 +149,11 @@ func (e *Engine[D, T]) admit(ctx context.Context, resource string, c Claimant) (
 	if err := e.checkResource("resource", resource); err != nil {
 		return c, err
 	}
-	var err error
-	if c.read {
-		var r fence.ReadToken
-		r, err = admission.ReadToken(ctx, e.maxEra)
-		c.Token = fence.Token(r)
-	} else {
-		c.Token, err = admission.Token(ctx, e.maxEra)
-	}
-	if err == nil {
-		c.lock, err = admission.Lock(ctx)
-	}
-	if err == nil && c.moving && c.lock == "" {
-		err = fmt.Errorf("move %q: %w: it came without the name of a lock, want the context of a lock, see fence.WithLock",
-			resource, fence.ErrInvalidToken)
-	}
+	c.Lax = e.lax
+	c, err := c.From(ctx, e.maxEra)
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", e.pkg, err)
 	}
-	c.strict = e.strict
 	return c, nil
 }
 
@@ -184,7 +169,7 @@ func (e *Engine[D, T]) checkResource(field, resource string) error {
 
 // tell reports the outcome of a verb to the hooks, and returns its error.
 func (e *Engine[D, T]) tell(ctx context.Context, resource string, c Claimant, err error) error {
-	e.hooks.Tell(ctx, fence.Access{Resource: resource, Token: c.Token, Read: c.read, Lock: c.lock}, err)
+	e.hooks.Tell(ctx, c.Access(resource), err)
 	return err
 }
 

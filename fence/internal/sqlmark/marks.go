@@ -1,67 +1,34 @@
 package sqlmark
 
-import "github.com/leasefence/leasefence/fence"
+import "github.com/leasefence/leasefence/fence/internal/admission"
 
-// Claimant is a token, and what is known of its lock.
-type Claimant struct {
-	fence.Token
-
-	read   bool   // it raises the read mark
-	above  bool   // it is like a reader at a node above the end of its path: the token is a writer's
-	lock   string // "" if the token came without a name
-	strict bool   // a token without a name is refused at a resource that follows a lock
-	moving bool   // the resource is to follow this lock
-}
-
-// reads reports whether the token is a reader's.
-func (c Claimant) reads() bool { return c.read && !c.above }
+// Claimant is the call of a verb, and marks are those of a resource. [admission.Marks.Refuse] says which claimants they
+// accept.
+type (
+	Claimant = admission.Bid
+	marks    = admission.Marks
+)
 
 // verb returns the name of a verb in errors.
-func (c Claimant) verb(name string) string {
-	if c.reads() {
+func verb(c Claimant, name string) string {
+	if c.Read && !c.Above {
 		return name + " to read"
 	}
 	return name
 }
 
-// marks are the highest token of a writer and that of a reader at a resource, each 0 if none has come, and the lock
-// that it follows, "" if no token has come with a name.
-type marks struct {
-	write, read fence.Token
-	lock        string
-}
-
-// lifted returns the marks after the claimant was accepted.
-func (m marks) lifted(c Claimant) marks {
-	if c.read {
-		m.read = max(m.read, c.Token)
+// lifted returns the marks after the claimant was accepted. Unlike [admission.Marks.After] it keeps and raises a read
+// mark that is not above the write mark: guards of readers look for their own token in it.
+func lifted(m marks, c Claimant) marks {
+	if c.Read {
+		m.Read = max(m.Read, c.Token)
 	} else {
-		m.write = max(m.write, c.Token)
+		m.Write = max(m.Write, c.Token)
 	}
-	if m.lock == "" || c.moving {
-		m.lock = c.lock
+	if m.Lock == "" || c.Moves {
+		m.Lock = c.Lock
 	}
 	return m
-}
-
-// has reports whether an accepted claimant changes nothing.
-func (m marks) has(c Claimant) bool { return m.lifted(c) == m }
-
-// refuse returns an error if the claimant is of another lock than the resource follows, or is stale: a writer if it is
-// older than one of the marks, a reader if it is older than the write mark. If both marks refuse, the error has the
-// write mark. A stale token without a name is reported as stale.
-func refuse(resource string, c Claimant, m marks) error {
-	other := m.lock != "" && c.lock != m.lock && !c.moving
-	switch {
-	case other && c.lock != "":
-	case c.Token < m.write:
-		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.write, Read: c.reads()}
-	case !c.read && c.Token < m.read:
-		return &fence.StaleError{Resource: resource, Token: c.Token, Highest: m.read, ByReader: true}
-	case !other || !c.strict:
-		return nil
-	}
-	return &fence.OtherLockError{Resource: resource, Token: c.Token, Read: c.reads(), Lock: c.lock, Follows: m.lock}
 }
 
 // markState is the result of a guard.
@@ -72,12 +39,15 @@ type markState struct {
 	trace     bool  // the transaction has an exclusive lock on the mark and must write it
 }
 
+// has reports whether an accepted claimant changes nothing.
+func (s markState) has(c Claimant) bool { return lifted(s.marks, c) == s.marks }
+
 // refuses returns an error if the marks, or those that are announced, refuse the claimant. The announcement of another
 // lock's claim does not count: that claim may have been refused since.
 func (s markState) refuses(resource string, c Claimant) error {
 	m := s.marks
-	if follows := m.lifted(c).lock; follows == "" || follows == s.announced.lock {
-		m.write, m.read = max(m.write, s.announced.write), max(m.read, s.announced.read)
+	if follows := lifted(m, c).Lock; follows == "" || follows == s.announced.Lock {
+		m.Write, m.Read = max(m.Write, s.announced.Write), max(m.Read, s.announced.Read)
 	}
-	return refuse(resource, c, m)
+	return m.Refuse(resource, c)
 }

@@ -70,10 +70,10 @@ WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = '%s'`
 // COMMIT compares only written rows. So there it writes the rows of the nodes above, and a writer has no shared form.
 func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (markState, error) {
 	query := m.alone
-	if shared || c.read {
+	if shared || c.Read {
 		query = m.share
 	}
-	if shared || c.above {
+	if shared || c.Above {
 		clustered, err := m.clustered(ctx, tx)
 		if err != nil {
 			return markState{}, err
@@ -111,7 +111,7 @@ func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
 func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState) (markState, bool, error) {
 	if !seen.has(c) && !seen.trace {
 		var err error
-		if seen, err = m.see(ctx, tx, m.alone, resource); err != nil || refuse(resource, c, seen.marks) != nil {
+		if seen, err = m.see(ctx, tx, m.alone, resource); err != nil || seen.marks.Refuse(resource, c) != nil {
 			return seen, false, err
 		}
 	}
@@ -119,6 +119,6 @@ func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, c Claimant
 		return seen, false, nil
 	}
 	shown, err := m.see(ctx, tx, m.look, resource)
-	late := shown.write != seen.write || shown.lock != seen.lock || c.read && shown.read < min(seen.read, c.Token)
+	late := shown.Write != seen.Write || shown.Lock != seen.Lock || c.Read && shown.Read < min(seen.Read, c.Token)
 	return seen, late, err
 }

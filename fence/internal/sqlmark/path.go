@@ -32,9 +32,9 @@ func (e *Engine[D, T]) nodes(ctx context.Context, path string) ([]node, error) {
 		if path[i] != '/' {
 			continue
 		}
-		c.read, c.above = true, true
-		c.lock = above(c.lock)
-		c.strict = c.lock != ""
+		c.Read, c.Above = true, true
+		c.Lock = above(c.Lock)
+		c.Lax = c.Lax || c.Lock == ""
 		nodes = append(nodes, node{path[:i], c})
 	}
 	return nodes, nil

@@ -93,12 +93,12 @@ ELSE '' END`
 // replaces it. It refuses nothing at a resource that follows another lock, see markState.refuses: a claim of another
 // lock may announce its token before the resource has a name, and be refused later.
 func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c Claimant, seen markState) error {
-	c.lock = seen.lifted(c).lock
+	c.Lock = lifted(seen.marks, c).Lock
 	_, err := p.change(ctx, q, p.alone, announcing+resource, seen.announced, func(m marks) marks {
-		if m.lock != c.lock {
+		if m.Lock != c.Lock {
 			m = marks{}
 		}
-		return m.lifted(c)
+		return lifted(m, c)
 	})
 	return err
 }
@@ -115,22 +115,22 @@ func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c Cl
 // branches wait for that lock.
 func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, c Claimant, shared bool) (s markState, err error) {
 	switch {
-	case !c.read && shared:
+	case !c.Read && shared:
 		return p.see(ctx, tx, p.share, resource)
-	case !c.read:
+	case !c.Read:
 		s, err = p.see(ctx, tx, p.alone, resource)
 		// A lock alone leaves no version of the row: a transaction with an older snapshot that has waited for the lock
 		// would then continue and read data that this transaction has overwritten.
 		s.trace = s.snapshot && s.has(c)
 		return s, err
 	}
-	s, err = p.see(ctx, tx, p.keep, resource, int64(c.Token), c.lock)
+	s, err = p.see(ctx, tx, p.keep, resource, int64(c.Token), c.Lock)
 	switch {
 	case err != nil:
 		return s, err
 	case !s.has(c) || !s.snapshot:
 		return p.see(ctx, tx, p.look, resource)
-	case c.above:
+	case c.Above:
 		return p.see(ctx, tx, p.share, resource)
 	}
 	return s, nil
@@ -139,9 +139,9 @@ func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, c Claim
 // settle considers the snapshot only if the token is new: if the mark has changed since the snapshot, the guard itself
 // has failed. But transactions in the shared form do not change the mark, and the guard may have waited for one.
 func (p *postgreSQL) settle(_ context.Context, _ Conn, _ string, c Claimant, seen markState) (markState, bool, error) {
-	highest := seen.write
-	if c.read {
-		highest = seen.read
+	highest := seen.Write
+	if c.Read {
+		highest = seen.Read
 	}
 	return seen, seen.snapshot && highest < c.Token, nil
 }

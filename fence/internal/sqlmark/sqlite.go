@@ -53,7 +53,7 @@ ELSE '' END FROM pragma_table_info('%s'%s)`
 // A reader takes no lock: if the read mark is high enough, the transaction's snapshot is newer than all older writers'
 // transactions, and no later write changes it. Raising the mark fails if the snapshot is not the newest.
 func (s *sqlite) lock(ctx context.Context, tx Conn, resource string, c Claimant, _ bool) (markState, error) {
-	if !c.read {
+	if !c.Read {
 		if _, err := tx.Exec(ctx, s.trace, resource); err != nil {
 			return markState{}, err
 		}

@@ -130,8 +130,8 @@ func newStatements(d Dialect, t table, look, ignore string) *statements {
 
 // see runs one of the queries. If the marks have no row, it returns none of them.
 func (s *statements) see(ctx context.Context, q Conn, query, resource string, args ...any) (seen markState, err error) {
-	err = q.QueryRow(ctx, query, append([]any{resource}, args...)...).Scan(&seen.write, &seen.read, &seen.lock,
-		&seen.announced.write, &seen.announced.read, &seen.announced.lock, &seen.snapshot)
+	err = q.QueryRow(ctx, query, append([]any{resource}, args...)...).Scan(&seen.Write, &seen.Read, &seen.Lock,
+		&seen.announced.Write, &seen.announced.Read, &seen.announced.Lock, &seen.snapshot)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
@@ -158,7 +158,7 @@ func (s *statements) change(ctx context.Context, tx Conn, query, resource string
 		return m, nil
 	}
 	// The comparison finds a transaction that has lost its lock. Its update would be committed by itself.
-	n, err := tx.Exec(ctx, s.update, int64(m.write), int64(m.read), m.lock, resource, int64(old.write), int64(old.read), old.lock)
+	n, err := tx.Exec(ctx, s.update, int64(m.Write), int64(m.Read), m.Lock, resource, int64(old.Write), int64(old.Read), old.Lock)
 	if err == nil && n == 0 {
 		err = errUndone
 	}
@@ -169,14 +169,14 @@ func (s *statements) change(ctx context.Context, tx Conn, query, resource string
 // locks on the marks, for those of readers only if c is a writer.
 func (s *statements) raise(ctx context.Context, tx Conn, resource string, c Claimant, known marks) (marks, error) {
 	query := s.last
-	if c.read {
+	if c.Read {
 		query = s.alone
 	}
 	return s.change(ctx, tx, query, resource, known, func(m marks) marks {
-		if refuse(resource, c, m) != nil {
+		if m.Refuse(resource, c) != nil {
 			return m
 		}
-		return m.lifted(c)
+		return lifted(m, c)
 	})
 }
 

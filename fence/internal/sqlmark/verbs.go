@@ -57,7 +57,7 @@ func (e *Engine[D, T]) claimOnce(ctx context.Context, db D, resource string, c C
 		})
 	}
 	if err != nil {
-		return e.explain(c.verb("claim"), resource, err)
+		return e.explain(verb(c, "claim"), resource, err)
 	}
 	return e.refused("claim", resource, refused, e.record(ctx, db))
 }
@@ -69,7 +69,7 @@ func (e *Engine[D, T]) raise(ctx context.Context, tx Conn, resource string, c Cl
 	if err != nil {
 		return nil, err
 	}
-	if refused := refuse(resource, c, m); refused != nil || e.trail == nil || c.read {
+	if refused := m.Refuse(resource, c); refused != nil || e.trail == nil || c.Read {
 		return refused, nil
 	}
 	return nil, e.trail.begin(ctx, tx, resource, c.Token)
@@ -101,27 +101,27 @@ func (e *Engine[D, T]) checkAs(ctx context.Context, tx T, resource string, c Cla
 func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raises bool) error {
 	seen, err := e.store.lock(ctx, tx, n.resource, n.Claimant, shared)
 	if err != nil {
-		return e.explain(n.verb("check"), n.resource, err)
+		return e.explain(verb(n.Claimant, "check"), n.resource, err)
 	}
 	if err := seen.refuses(n.resource, n.Claimant); err != nil {
 		return err
 	}
-	late, claim := !raises && !seen.has(n.Claimant), n.verb("claim")
+	late, claim := !raises && !seen.has(n.Claimant), verb(n.Claimant, "claim")
 	if !raises {
 		claim = "claim the path"
 	}
 	if !late {
 		if seen, late, err = e.store.settle(ctx, tx, n.resource, n.Claimant, seen); err != nil {
-			return e.explain(n.verb("check"), n.resource, err)
+			return e.explain(verb(n.Claimant, "check"), n.resource, err)
 		}
 	}
-	refused := refuse(n.resource, n.Claimant, seen.marks)
+	refused := seen.marks.Refuse(n.resource, n.Claimant)
 	switch {
 	case refused != nil:
 		return refused
 	case late:
 		return fmt.Errorf("%s: %s %q: %w: %s, and begin the transaction with the check",
-			e.pkg, n.verb("check"), n.resource, Unclaimed.Of(e.pkg), claim)
+			e.pkg, verb(n.Claimant, "check"), n.resource, Unclaimed.Of(e.pkg), claim)
 	case seen.has(n.Claimant):
 		err = e.store.base().leave(ctx, tx, n.resource, seen)
 	default:
@@ -129,5 +129,5 @@ func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raise
 			return refused
 		}
 	}
-	return e.explain(n.verb("check"), n.resource, err)
+	return e.explain(verb(n.Claimant, "check"), n.resource, err)
 }
