@@ -328,8 +328,8 @@ var leaseMutants = []mutant{
 	{
 		name: "an acquisition whose answer was lost is not cleaned up",
 		file: "lease/acquire.go",
-		old:  "\t\tc.late = c.late || late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn ahead",
-		new:  "\t\t_ = late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn ahead",
+		old:  "\t\tc.late = c.late || late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn err",
+		new:  "\t\t_ = late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn err",
 		by:   killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
 	},
 	{

@@ -34,7 +34,7 @@ func classes() []class {
 		{"network", 2, 100, 600, networkFaults()},
 		{"message", 2, 200, 1000, messageFaults()},
 		{"process", 2, 300, 1500, processFaults()},
-		{"cluster", 1, 1000, 2500, clusterFaults()},
+		{"cluster", 1, 300, 1200, clusterFaults()},
 		{"storage", 1, 500, 2500, storageFaults()},
 		{"operator", 1, 500, 2500, operatorFaults()},
 		{"security", 1, 300, 1500, securityFaults()},
@@ -49,7 +49,7 @@ func allKinds() (names []string) {
 			names = append(names, k.name)
 		}
 	}
-	return names
+	return slices.Compact(names)
 }
 
 // nemesis injects the faults of a run.
@@ -73,7 +73,7 @@ func (r *run) newNemesis(life context.Context) *nemesis {
 	return n
 }
 
-// deck deals kinds in random order, each kind once before any comes again.
+// deck deals kinds in random order, each as often as it is in the deck before the deck begins again.
 type deck struct {
 	mu    sync.Mutex // guards the fields below
 	rng   *rand.Rand
