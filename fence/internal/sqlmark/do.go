@@ -90,7 +90,7 @@ func (e *Engine[D, T]) attempt(ctx context.Context, db D, resource string, c Cla
 		}
 		return err
 	}
-	if refused := seen.refuses(resource, c); refused != nil {
+	if refused := seen.withAnnounced(c).Refuse(resource, c); refused != nil {
 		return e.refused("do", resource, refused, func(stale *fence.StaleError) error {
 			if err := e.trail.stale(ctx, q, stale); err != nil {
 				return err

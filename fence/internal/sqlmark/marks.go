@@ -42,12 +42,12 @@ type markState struct {
 // has reports whether an accepted claimant changes nothing.
 func (s markState) has(c Claimant) bool { return lifted(s.marks, c) == s.marks }
 
-// refuses returns an error if the marks, or those that are announced, refuse the claimant. The announcement of another
-// lock's claim does not count: that claim may have been refused since.
-func (s markState) refuses(resource string, c Claimant) error {
+// withAnnounced returns the marks with those that are announced, if these count for the claimant. The announcement of
+// another lock's claim does not: that claim may have been refused since.
+func (s markState) withAnnounced(c Claimant) marks {
 	m := s.marks
 	if follows := lifted(m, c).Lock; follows == "" || follows == s.announced.Lock {
 		m.Write, m.Read = max(m.Write, s.announced.Write), max(m.Read, s.announced.Read)
 	}
-	return m.Refuse(resource, c)
+	return m
 }

@@ -111,7 +111,7 @@ func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
 func (m *mySQL) settle(ctx context.Context, tx Conn, resource string, c Claimant, seen markState) (markState, bool, error) {
 	if !seen.has(c) && !seen.trace {
 		var err error
-		if seen, err = m.see(ctx, tx, m.alone, resource); err != nil || seen.marks.Refuse(resource, c) != nil {
+		if seen, err = m.see(ctx, tx, m.alone, resource); err != nil || seen.Refuse(resource, c) != nil {
 			return seen, false, err
 		}
 	}

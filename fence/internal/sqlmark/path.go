@@ -91,7 +91,7 @@ func (e *Engine[D, T]) look(ctx context.Context, db D, n node) (has bool, err er
 			return e.explain("claim path", n.resource, err)
 		}
 		has = seen.has(n.Claimant)
-		return e.refused("claim path", n.resource, seen.refuses(n.resource, n.Claimant), e.record(ctx, db))
+		return e.refused("claim path", n.resource, seen.withAnnounced(n.Claimant).Refuse(n.resource, n.Claimant), e.record(ctx, db))
 	})
 	return has, err
 }

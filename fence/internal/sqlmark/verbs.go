@@ -45,7 +45,7 @@ func (e *Engine[D, T]) claimOnce(ctx context.Context, db D, resource string, c C
 		if seen, err = e.store.base().see(ctx, tx, e.store.base().peek, resource); err != nil {
 			return err
 		}
-		if refused = seen.refuses(resource, c); refused == nil && !seen.has(c) {
+		if refused = seen.withAnnounced(c).Refuse(resource, c); refused == nil && !seen.has(c) {
 			err = e.store.announce(ctx, tx, resource, c, seen)
 		}
 		return err
@@ -103,7 +103,7 @@ func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raise
 	if err != nil {
 		return e.explain(verb(n.Claimant, "check"), n.resource, err)
 	}
-	if err := seen.refuses(n.resource, n.Claimant); err != nil {
+	if err := seen.withAnnounced(n.Claimant).Refuse(n.resource, n.Claimant); err != nil {
 		return err
 	}
 	late, claim := !raises && !seen.has(n.Claimant), verb(n.Claimant, "claim")
@@ -115,7 +115,7 @@ func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raise
 			return e.explain(verb(n.Claimant, "check"), n.resource, err)
 		}
 	}
-	refused := seen.marks.Refuse(n.resource, n.Claimant)
+	refused := seen.Refuse(n.resource, n.Claimant)
 	switch {
 	case refused != nil:
 		return refused
