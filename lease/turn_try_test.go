@@ -143,8 +143,8 @@ func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
 	}
 }
 
-// A TryLock has entered past a stray key, found somebody ahead, and left; the answer to that was lost. The caller behind
-// it must not take itself for a contender that is in the queue.
+// A TryLock has entered past a stray key, found somebody ahead, and left; the answer to that was lost. The caller
+// behind it must not take itself for a contender that is in the queue.
 func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

@@ -90,8 +90,8 @@ ELSE '' END`
 // SHARE.
 //
 // An announcement is of one lock, the one that the resource will follow if the claim succeeds. A claim of another lock
-// replaces it. It refuses nothing at a resource that follows another lock, see markState.withAnnounced: a claim of another
-// lock may announce its token before the resource has a name, and be refused later.
+// replaces it. It refuses nothing at a resource that follows another lock, see markState.withAnnounced: a claim of
+// another lock may announce its token before the resource has a name, and be refused later.
 func (p *postgreSQL) announce(ctx context.Context, q Conn, resource string, c Claimant, seen markState) error {
 	c.Lock = lifted(seen.marks, c).Lock
 	_, err := p.change(ctx, q, p.alone, announcing+resource, seen.announced, func(m marks) marks {

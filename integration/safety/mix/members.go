@@ -13,8 +13,8 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
-// clusterFaults affect members, one at a time except for the loss of the quorum. The leader is moved three times as often
-// as anything else happens: that is over at once, and a run has to have many changes of the leader.
+// clusterFaults affect members, one at a time except for the loss of the quorum. The leader is moved three times as
+// often as anything else happens: that is over at once, and a run has to have many changes of the leader.
 func clusterFaults() []kind {
 	moved := kind{"leader moved", onLeader(moveLeader)}
 	return []kind{
