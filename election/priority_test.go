@@ -160,7 +160,7 @@ func requests(p *process) int {
 // stays, it costs each of them a few requests, once.
 func TestRun_priority_costs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const others = 40
+		const others = 20
 		srv := newServer(t)
 		list := make([]*process, others)
 		for i := range list {

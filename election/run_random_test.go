@@ -49,7 +49,7 @@ func (g *ledger) leads(ctx context.Context, token fence.Token) {
 	g.terms++
 }
 
-// Candidates lead in turn for eight hours, over networks that fail, with leads that return late. A Run never runs lead
+// Candidates lead in turn for four hours, over networks that fail, with leads that return late. A Run never runs lead
 // twice at a time, and two contexts are never live at once. Every loss of a leadership is reported once.
 func TestRun_whateverHappens(t *testing.T) {
 	var terms, lost int
@@ -73,7 +73,7 @@ func TestRun_whateverHappens(t *testing.T) {
 					runs.Go(func() { a.run(ctx) })
 				}
 			}
-			for end := time.Now().Add(8 * time.Hour); time.Now().Before(end); {
+			for end := time.Now().Add(4 * time.Hour); time.Now().Before(end); {
 				disturb(r, all[r.IntN(len(all))].p, meddled)
 			}
 			stop(errMine)
@@ -96,7 +96,7 @@ func TestRun_whateverHappens(t *testing.T) {
 		})
 	}
 	t.Log(terms, "leaderships,", lost, "lost")
-	require.Greater(t, lost, 100)
+	require.Greater(t, lost, 50)
 }
 
 // disturb does something to a process, and waits.
