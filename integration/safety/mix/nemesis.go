@@ -34,7 +34,7 @@ func classes() []class {
 		{"network", 2, 100, 600, networkFaults()},
 		{"message", 2, 200, 1000, messageFaults()},
 		{"process", 2, 300, 1500, processFaults()},
-		{"cluster", 1, 300, 1200, clusterFaults()},
+		{"cluster", 1, 1000, 2500, clusterFaults()},
 		{"storage", 1, 500, 2500, storageFaults()},
 		{"operator", 1, 500, 2500, operatorFaults()},
 		{"security", 1, 300, 1500, securityFaults()},

@@ -30,6 +30,7 @@ func (r *round) peace(ctx context.Context) {
 	wg.Go(func() { r.lastStrike(ctx, "").takeTogether(60, r.client(4), r.client(5)) })
 	wg.Go(func() { r.loseKeys(ctx) })
 	wg.Go(func() { r.loseLeases(ctx) })
+	wg.Go(func() { r.writeStale(ctx, 6) })
 	wg.Wait()
 }
 
@@ -47,6 +48,16 @@ func (r *round) loseLeases(ctx context.Context) {
 	s := r.lastStrike(ctx, lateAnswers)
 	s.begin(c.name)
 	s.heal(lateThenNone(s, c)) //nolint:contextcheck // the strike has it
+}
+
+// writeStale sends a stale write, so that every round shows what a resource does with one.
+func (r *round) writeStale(ctx context.Context, i int) {
+	c := r.client(i)
+	r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), func(op int64, h *held) {
+		actor := c.name + "/stale"
+		_, _, _ = r.out.send(actor, h.resource, op, h.token, history.Claim, "")
+		_, _, _ = r.out.send(actor, h.resource, op, h.token-1, history.Write, strconv.FormatInt(op, 10)+".before")
+	})
 }
 
 // serve lets a worker of a client hold a lock while work runs. If the worker does not get the lock, it complains and
