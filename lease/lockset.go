@@ -175,8 +175,10 @@ func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
 		return err
 	})
 	if err != nil {
-		// The next acquisition of the session may get c's place. It then enters with the same key, to see if that is there.
-		c.each(func(c *contender) { c.late, c.entry.Rev = c.late || c.entry.Rev != 0, 0 })
+		if c.with == nil && c.entry.Rev != 0 {
+			// The next acquisition of the session may get c's place. It then enters with the same key, to see if it is there.
+			c.late, c.entry.Rev = true, 0
+		}
 		return c, err
 	}
 	var locked []error
