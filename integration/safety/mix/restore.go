@@ -208,6 +208,8 @@ func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
 			return
 		case <-h.ctx.Done():
 		case <-time.After(time.Until(back.Add(bound))):
+		}
+		if h.ctx.Err() == nil { // the time may be over because the wait for another handle was long
 			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
 			continue
 		}
