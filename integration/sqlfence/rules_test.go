@@ -36,9 +36,9 @@ func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 	return m
 }
 
-// The rule is the same Go code everywhere; here each dialect shows that it stores and reads the marks.
+// The rule is the same Go code everywhere; here each dialect and each library shows that it stores and reads the marks.
 func TestMarks_rules(t *testing.T) {
-	at(t, each, func(t *testing.T, r *rig) {
+	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
 		t.Helper()
 		lax := &rig{place: r.place, store: r.store, db: r.db, pool: r.pool}
 		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
