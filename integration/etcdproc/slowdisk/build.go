@@ -134,9 +134,10 @@ func modfile(ctx context.Context, dir string) (string, error) {
 		os.WriteFile(name, text, 0o600), os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o600))
 }
 
-// run runs the go command and returns its standard output.
+// run runs the go command and returns its standard output. A workspace, which .ci/test uses, excludes -modfile.
 func run(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
