@@ -60,7 +60,7 @@ func NewContext(ctx context.Context, h Holder) context.Context {
 }
 
 // FromContext returns the holder of the token that ctx carries. It is zero if ctx carries no token, or if the token came
-// without a holder, for instance over the network, which carries tokens alone.
+// without a holder, for instance over the network, which carries only the token and its lock's name.
 func FromContext(ctx context.Context) Holder {
 	t, ok := fence.FromContext(ctx)
 	if !ok {

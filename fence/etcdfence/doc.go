@@ -87,7 +87,7 @@
 // Etcd limits the operations of a transaction, by default to 128, and counts those of outer transactions. With NewKV a
 // transaction can have 128 operations, or 126 with If or Else. With Marks it can have 127, or 126 with If or Else, and
 // one more once the mark was raised. The request is larger by the lock's key and its queue's name, or by the mark's key
-// and value, some of them twice. The value is as long as the lock's name, and at most 40 bytes.
+// and value, some of them twice. The value has the bytes of the lock's name and at most 40 more.
 //
 // # Permissions
 //

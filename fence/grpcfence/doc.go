@@ -21,15 +21,15 @@
 // gRPC preserves it. It has at most 6,912 bytes there: servers of other languages may bound a call's metadata by 8 KiB.
 // No other spelling is accepted.
 //
-// A token without a name works where the resource follows no lock. Where it follows one, the check decides:
+// If the resource follows no lock, it accepts a token without a name. If it follows one, the check decides:
 // [fence.Guard.AllowUnnamed], or the option of a store. Older clients send no name, and older servers ignore it. So
 // while older and newer clients share a resource, set AllowUnnamed.
 //
 // # Readers
 //
-// The token of a read lock does not let a method write: a call of a method that writes and has only this token counts
-// as one without a token, here and at a server that does not know the metadata. A reader's token is checked before the
-// handler runs, so that no earlier writer writes while the handler reads: NewAtomicServer does this with its guard,
+// The token of a read lock does not let a method write: a call of a method that writes and has only this token is
+// refused as one without a token, also by a server that does not know the metadata. A reader's token is checked before
+// the handler runs, so that no earlier writer writes while the handler reads: NewAtomicServer does this with its guard,
 // NewServer with Options.CheckRead. With Options.EachMessage it is checked for each message too. A later writer is let
 // in. So the handler checks the reader's token once more between its reads and its answer, with
 // [fence.Guard.CheckReadContext] or in the transaction of its store.

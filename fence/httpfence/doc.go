@@ -22,14 +22,14 @@
 //	Fencing-Token: 54
 //	Fencing-Lock: /locks/orders%20of%20today
 //
-// A token without a name works where the resource follows no lock. Where it follows one, the check decides:
+// If the resource follows no lock, it accepts a token without a name. If it follows one, the check decides:
 // [fence.Guard.AllowUnnamed], or the option of a store. Older clients send no name, and older servers ignore it. So
 // while older and newer clients share a resource, set AllowUnnamed.
 //
 // # Readers
 //
-// The token of a read lock does not let a request write: a request that writes and has only this token counts as one
-// without a token, here and at a server that does not know the header. A reader's token is checked before the handler
+// The token of a read lock does not let a request write: a request that writes and has only this token is refused as
+// one without a token, also by a server that does not know the header. A reader's token is checked before the handler
 // runs, so that no earlier writer writes while the handler reads: NewAtomicMiddleware does this with its guard,
 // NewMiddleware with Options.CheckRead. A later writer is let in. So the handler checks the reader's token once more
 // between its reads and its answer, with [fence.Guard.CheckReadContext] or in the transaction of its store.

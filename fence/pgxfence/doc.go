@@ -9,7 +9,7 @@
 // of the mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It
 // writes with [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
 // [Marks.CheckShared] let transactions of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column
-// of theirs, without a mark. Holders of read locks and of tree's locks have verbs of their own.
+// of theirs, without a mark. There are more verbs for holders of read locks and of tree locks.
 //
 // The table, the statements and the errors are those of sqlfence for PostgreSQL. Programs with sqlfence and programs
 // with pgxfence can share a table and its marks. The documentation of sqlfence describes what both do alike: the lock

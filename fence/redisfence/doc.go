@@ -89,5 +89,5 @@
 // # Cost
 //
 // A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if the call is
-// a claim, raises a mark or names its lock.
+// a claim, raises a mark or names its lock. The verbs of readers send PERSIST where they do not SET.
 package redisfence

@@ -105,12 +105,12 @@
 //
 // # Cost and limits
 //
-// Put sends two requests: one reads at most 7 KiB, the longest line, and one writes. Update and Claim send two:
-// one reads the object and one writes. Check sends one. ClaimRead sends the same as Claim, or only the read if the mark
+// Put sends two requests: one reads at most 7 KiB, the longest line, and one writes. Update and Claim send two: one
+// reads the object and one writes. Check sends one. ClaimRead sends the same as Claim, or only the read if the mark
 // need not rise. CheckRead sends one, which reads the line; if its holder has not claimed, the requests of ClaimRead
 // follow. Payloads are held in memory, and a claim downloads and uploads the payload: list large data instead, in
-// objects of other keys. Concurrent writers of one object, and readers that claim, delay each other, as with any compare-and-swap.
-// One PutObject writes a payload: at most 5 GiB less the line.
+// objects of other keys. Concurrent writers of one object, and readers that claim, delay each other, as with any
+// compare-and-swap. One PutObject writes a payload. It has at most [Options].MaxSize bytes, by default 64 MiB.
 //
 // # Permissions
 //

@@ -76,7 +76,7 @@ func open(body []byte) (header, []byte, error) {
 		if f[5] != "" {
 			lock, err := wire.DecodeLock([]string{f[5]})
 			if err != nil {
-				return header{}, nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+				return header{}, nil, fmt.Errorf("%w: %s", ErrMalformed, err.Error()) // not the caller's fence.ErrInvalidToken
 			}
 			text += " " + lock
 		}

@@ -69,6 +69,7 @@ func TestOpen_refusesEverythingElse(t *testing.T) {
 		body := []byte(strings.Replace(good+"hello", from, to, 1))
 		h, payload, err := open(body)
 		require.ErrorIs(t, err, ErrMalformed, "%q", body)
+		require.NotErrorIs(t, err, fence.ErrInvalidToken, "the caller's token is not to blame")
 		require.Zero(t, h)
 		require.Nil(t, payload)
 		requireTame(t, err)

@@ -99,8 +99,8 @@
 // refused by the write marks. So it refuses older holders of nodes above and below, is refused by newer ones, and does
 // not affect other branches. Once ClaimPath has returned, no transaction of an older holder of these nodes commits.
 //
-// A claim costs up to three transactions for each node, and one if it is repeated. CheckPath costs up to two
-// statements for each node, and on MySQL up to four.
+// A claim costs up to three transactions for each node, and one if it is repeated. CheckPath costs about two statements
+// for each node, and on MySQL up to five.
 //
 // # No guarantee
 //

@@ -1,8 +1,10 @@
 package sqlfence_test
 
 import (
+	"context"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,6 +35,37 @@ func TestMarks_absurdToken(t *testing.T) {
 		require.NoError(t, r.claimRead(asReader(t, older), resource))
 		require.NoError(t, r.claim(as(t, newer), resource))
 	})
+}
+
+// On SQLite a transaction that has read does not wait for the write lock. A claim waits, also where there is a mark.
+func TestMarks_Claim_waitsForTheOneWriter(t *testing.T) {
+	for _, journal := range []string{"wal", "delete"} {
+		t.Run(journal, func(t *testing.T) {
+			r := newRig(t, place{kind: storetest.SQLite, journal: journal})
+			once := r.with(t, sqlfence.Options{Attempts: 1})
+			require.NoError(t, once.claim(as(t, older), resource))
+			token := newer
+			for name, claim := range map[string]func() error{
+				"Claim":     func() error { return once.claim(as(t, token), resource) },
+				"ClaimRead": func() error { return once.claimRead(asReader(t, token), resource) },
+				"ClaimPath": func() error { return once.claimPath(as(t, token), resource) },
+				"Do":        func() error { return once.do(as(t, token), resource, false, nothing) },
+			} {
+				token++
+				claimed := make(chan error, 1)
+				require.NoError(t, r.do(as(t, older), "another", false, func(context.Context, conn) error {
+					go func() { claimed <- claim() }()
+					select {
+					case err := <-claimed:
+						require.NoError(t, err, "%s has not waited", name)
+					case <-time.After(300 * time.Millisecond): // SQLite does not show that somebody waits
+					}
+					return nil
+				}))
+				require.NoError(t, <-claimed, name)
+			}
+		})
+	}
 }
 
 // Both libraries use the same marks and the same audit trail, and a claim by one waits for a transaction of the other.

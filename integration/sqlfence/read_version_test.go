@@ -2,9 +2,11 @@ package sqlfence_test
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
@@ -107,4 +110,69 @@ func (r *rig) awaitSnapshot(t *testing.T) {
 		var n int
 		return r.scan(t.Context(), query, &n) == nil && n > 0
 	}, patience, time.Millisecond, "the guard has no snapshot")
+}
+
+// raisedTx calls then once, after the first statement that locks for a reader.
+type raisedTx struct {
+	pgx.Tx
+
+	then func()
+}
+
+func (tx *raisedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
+	row := tx.Tx.QueryRow(ctx, query, args...)
+	then := tx.then
+	if !strings.Contains(query, "FOR KEY SHARE") || then == nil {
+		return row
+	}
+	tx.then = nil
+	return scanned{row, then}
+}
+
+type scanned struct {
+	pgx.Row
+
+	then func()
+}
+
+func (s scanned) Scan(dest ...any) error {
+	defer s.then()
+	return s.Row.Scan(dest...)
+}
+
+// A guard finds the read mark too low to lock it, and then another holder raises it: the guard that passes has a lock.
+func TestMarks_markRaisedBetweenAReadersStatements(t *testing.T) {
+	m, err := pgxfence.New(pgxfence.Options{})
+	require.NoError(t, err)
+	for name, row := range map[string]struct {
+		check         func(r *rig, tx pgx.Tx) error
+		raised, claim func(r *rig) error
+	}{
+		"CheckRead": {
+			func(_ *rig, tx pgx.Tx) error { return m.CheckRead(asReader(t, older), tx, resource) },
+			func(r *rig) error { return r.claimRead(asReader(t, older+1), resource) },
+			func(r *rig) error { return r.claim(as(t, newer), resource) },
+		},
+		"CheckPath": {
+			func(r *rig, tx pgx.Tx) error {
+				require.NoError(t, r.claim(as(t, older), resource+"/a"))
+				return m.CheckPath(as(t, older), tx, resource+"/a")
+			},
+			func(r *rig) error { return r.claimPath(as(t, older+1), resource+"/b") },
+			func(r *rig) error { return r.claimPath(as(t, newer), resource) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, pgxPlace)
+			tx, err := r.pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // It has ended if the test passes.
+			require.NoError(t, row.check(r, &raisedTx{tx, func() { require.NoError(t, row.raised(r)) }}))
+			claimed := make(chan error, 1)
+			go func() { claimed <- row.claim(r) }()
+			r.awaitWaiter(t)
+			require.NoError(t, tx.Rollback(t.Context()))
+			require.NoError(t, <-claimed)
+		})
+	}
 }

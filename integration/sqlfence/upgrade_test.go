@@ -173,4 +173,8 @@ func TestMigrate_mayNotAlter(t *testing.T) {
 	require.NoError(t, r.migrate(t.Context()))
 	r.must(t, "SET ROLE guest")
 	require.NoError(t, r.migrate(t.Context()), "there is nothing to add")
+	r.must(t, "RESET ROLE")
+	r.must(t, "REVOKE ALL ON leasefence_marks FROM guest")
+	r.must(t, "SET ROLE guest")
+	require.ErrorContains(t, r.migrate(t.Context()), "permission denied", "the definition can be read, and the marks cannot")
 }

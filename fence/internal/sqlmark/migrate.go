@@ -45,7 +45,15 @@ func (e *Engine[D, T]) verify(ctx context.Context, db D) (remedy []string, err e
 		if err := tx.QueryRow(ctx, s.flaws).Scan(&flaw); err != nil {
 			return fmt.Errorf("read the definition of %s: %w", s.table.quoted, err)
 		}
-		if flaw != "" && flaw != incomplete || e.trail == nil {
+		if flaw != "" && flaw != incomplete {
+			return nil
+		}
+		if flaw == "" { // the definition may be readable where the marks are not
+			if _, err := s.see(ctx, tx, s.look, ""); err != nil {
+				return err
+			}
+		}
+		if e.trail == nil {
 			return nil
 		}
 		for _, probe := range e.trail.probes {

@@ -125,15 +125,24 @@ func (p *postgreSQL) lock(ctx context.Context, tx Conn, resource string, c Claim
 		return s, err
 	}
 	s, err = p.see(ctx, tx, p.keep, resource, int64(c.Token), c.Lock)
+	kept := s.has(c)
 	switch {
 	case err != nil:
 		return s, err
-	case !s.has(c) || !s.snapshot:
-		return p.see(ctx, tx, p.look, resource)
-	case c.Above:
+	case kept && s.snapshot && c.Above:
 		return p.see(ctx, tx, p.share, resource)
+	case kept && s.snapshot:
+		return s, nil
 	}
-	return s, nil
+	s, err = p.see(ctx, tx, p.look, resource)
+	if err == nil && !kept && s.has(c) {
+		// Another reader has raised the mark between the two statements, and nothing is locked. The mark is high enough
+		// now, so the lock will not be upgraded, and needs no condition.
+		if _, err = p.see(ctx, tx, p.keep, resource, 0, ""); err == nil {
+			s, err = p.see(ctx, tx, p.look, resource)
+		}
+	}
+	return s, err
 }
 
 // settle considers the snapshot only if the token is new: if the mark has changed since the snapshot, the guard itself

@@ -14,6 +14,7 @@ type sqlite struct {
 func newSQLite(t table) store {
 	s := newStatements(SQLite, t, `SELECT token, read_token, lock_name, 0, 0, '', FALSE FROM {marks} WHERE resource = ?`,
 		`ON CONFLICT (resource) DO NOTHING`)
+	s.writesFirst = true
 	const readMark = `read_token INTEGER NOT NULL DEFAULT 0`
 	const lock = `lock_name TEXT NOT NULL DEFAULT ''`
 	s.ddl = `CREATE TABLE IF NOT EXISTS ` + t.quoted + ` (

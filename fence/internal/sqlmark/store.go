@@ -111,6 +111,9 @@ type statements struct {
 	last  string // of a writer that raises marks: it waits for readers too
 
 	insert, update, trace string
+
+	// writesFirst is set where a transaction that has read does not wait for the write lock, but fails.
+	writesFirst bool
 }
 
 func (s *statements) base() *statements { return s }
@@ -144,7 +147,7 @@ var errUndone = errors.New("the transaction was rolled back between two statemen
 // change locks the marks with a query and changes them to the result of next, which it returns. known are marks that
 // were seen before.
 func (s *statements) change(ctx context.Context, tx Conn, query, resource string, known marks, next func(marks) marks) (marks, error) {
-	if known == (marks{}) { // there may be no row that can be locked
+	if known == (marks{}) || s.writesFirst { // there may be no row that can be locked
 		if _, err := tx.Exec(ctx, s.insert, resource); err != nil {
 			return marks{}, err
 		}
