@@ -28,6 +28,7 @@
 //	key deleted by somebody else                  lease.ReasonKeyDeleted       the same         lease.ErrLost
 //	key taken off its lease by a write            lease.ReasonKeyOverwritten   the same         lease.ErrLost
 //	lease.Session.Close                           lease.ReasonSessionClosed    the same         lease.ErrLost, lease.ErrClosed
+//	revisions went back                           lease.ReasonRevisionWentBack the same         lease.ErrLost, lease.ErrRestored
 //
 // # Order, priority and transfer
 //
@@ -53,14 +54,14 @@
 //   - If anybody deletes the key of a waiting candidate, the candidate enters again at the end.
 //   - A candidate that is passed makes a handful of requests, and loses its place among the others that were passed. A
 //     candidate of a higher priority costs the others nothing until it has waited for a second.
-//   - A leader passes more than 100 candidates in several transactions. If its process dies between two of them, some
+//   - A leader passes more than 99 candidates in several transactions. If its process dies between two of them, some
 //     candidates have entered again, and the first of the others leads.
 //
 // # What it costs
 //
-// As much as a lock: a campaign is one transaction; a resignation is another, and one event at the next candidate. A
+// As much as a lock: a campaign is one transaction. A resignation is another, and the next candidate gets one event. A
 // change of leader wakes one candidate, however many wait; a second later the new leader reads once whether to prefer
-// another. A waiting candidate has two watches, one on the key before it and one on its own. All observers of one
+// another. A waiting candidate has two watches, one on a key ahead of it and one on its own. All observers of one
 // election in a process share a watch.
 //
 // # With etcd's own elections

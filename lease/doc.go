@@ -40,7 +40,7 @@
 //	Unlock                                        ErrUnlocked              nil              -
 //	no renewal acknowledged before the deadline   ReasonDeadlinePassed     the same         ErrLost
 //	lease expired at the server, or revoked       ReasonLeaseGone          the same         ErrLost
-//	key deleted by somebody else, one of a set's  ReasonKeyDeleted         the same         ErrLost
+//	key, or one key of a set, deleted by others   ReasonKeyDeleted         the same         ErrLost
 //	key taken off its lease by a write            ReasonKeyOverwritten     the same         ErrLost
 //	Session.Close                                 ReasonSessionClosed      the same         ErrLost, ErrClosed
 //	revisions went back                           ReasonRevisionWentBack   the same         ErrLost, ErrRestored

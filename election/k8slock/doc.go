@@ -7,13 +7,13 @@
 //
 // # In etcd
 //
-// The record is one key, "/k8slock/" + name, with client-go's JSON and an additional number, "write". The key is
-// attached to an etcd lease of the record's LeaseDurationSeconds, so a crashed leader's record expires, and a candidate
-// that starts after that leads at once; on an API server it would wait for a whole lease duration. A process that comes
-// back before the record has expired, with the same identity, waits until then, unless [Options].StableIdentity is set.
-// Every write is a transaction on condition that the record is at the revision that was seen last. A lease belongs to
-// one tenure, and a Lock recognizes its own record by the lease: the identity is only for people. No lock or election
-// of leasefence has the key in its queue, whatever the names.
+// The record is one key, [Options].Prefix + "/k8slock/" + name, with client-go's JSON and an additional number,
+// "write". The key is attached to an etcd lease of the record's LeaseDurationSeconds, so a crashed leader's record
+// expires, and a candidate that starts after that leads at once; on an API server it would wait for a whole lease
+// duration. A process that restarts with the same identity waits until its old record has expired, unless
+// [Options].StableIdentity is set. Every write is a transaction on condition that the record is at the revision that
+// was seen last. A lease belongs to one tenure, and a Lock recognizes its own record by the lease: the identity is only
+// for people. No lock or election of leasefence has the key in its queue, whatever the names.
 //
 // # Guarantees
 //

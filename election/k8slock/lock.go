@@ -55,8 +55,8 @@ type Lock struct {
 var _ resourcelock.Interface = (*Lock)(nil)
 
 // New returns a Lock for the election called name: 1 to 1,024 bytes of UTF-8 without NUL, with "/" only between parts.
-// The record is in the key "/k8slock/" + name. New sends nothing; its errors name the field, the value and the legal
-// range.
+// The record is in the key Options.Prefix + "/k8slock/" + name. New sends nothing; its errors name the field, the value
+// and the legal range.
 func New(client *clientv3.Client, name string, opts Options) (*Lock, error) {
 	opts, err := opts.resolve(client, name)
 	if err != nil {

@@ -78,7 +78,7 @@ func useRun(ctx context.Context, session *lease.Session, serve func(context.Cont
 	return election.Run(ctx, session, "invoices", election.Options{Value: "10.0.0.7:8080"},
 		func(ctx context.Context, token fence.Token) error {
 			// Leads until ctx ends, which is before anybody else can lead. Run waits for this function to return,
-			// releases the leadership and campaigns again.
+			// releases the leadership and campaigns again. An error of a leader that still leads ends Run.
 			return serve(ctx, token)
 		}, election.WithRejoin())
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -150,9 +151,16 @@ func TestMix_plantsFitTheCode(t *testing.T) {
 
 // The random mix finds each planted fault: go test ./mutants -run TestMix_finds -mix PATTERN -timeout 2h.
 func TestMix_findsPlants(t *testing.T) {
+	if *inMix == "" {
+		return
+	}
 	b := newBench(t)
+	pattern, err := regexp.Compile(*inMix)
+	require.NoError(t, err, "-mix")
+	matches := func(p plant) bool { return pattern.MatchString(p.name) }
+	require.True(t, slices.ContainsFunc(plants, matches), "-mix %q matches no plant", *inMix)
 	for _, p := range plants {
-		if *inMix == "" || !regexp.MustCompile(*inMix).MatchString(p.name) {
+		if !matches(p) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {

@@ -44,6 +44,7 @@
 //	leasefence.kind, leasefence.try, leasefence.queued
 //	leasefence.outcome    of an acquisition as above; of a hold released, lost, or why the release is not confirmed
 //	leasefence.reason     of a loss, as above
+//	error.type            the outcome, if the status is an error
 //	leasefence.token      decimal, as text, since many readers of JSON round numbers above 2^53
 //	leasefence.grant      32 hex digits for the token and its lock; see below
 //	leasefence.lock       only with Options.SpanLock
@@ -54,10 +55,10 @@
 // taken, or if the caller gave up or closed the session. The status has the error's text only with SpanLock, since
 // errors name locks.
 //
-// The hold's span exists if the span of the acquisition is sampled. It ends when lease calls the hook Released or Lost,
-// one of which it calls for every hold. A hold whose context has ended by WithMaxHold or a request to release, and
-// which nobody unlocks, keeps its key, and counts as held, until its lease ends. Shut the SDK's providers down after
-// [lease.Session.Close].
+// The hold's span exists if the span of the acquisition is sampled. It ends when package lease calls the hook Released
+// or Lost: it calls one of them for every hold. A hold whose context has ended by WithMaxHold or a request to release,
+// and which nobody unlocks, keeps its key, and counts as held, until its lease ends. Shut the SDK's providers down
+// after [lease.Session.Close].
 //
 // # One token in several processes
 //
@@ -74,12 +75,10 @@
 //
 //	span.AddLink(leaseotel.Link(lock, token)) // as fence.LockFromContext and fence.FromContext give them
 //
-// A backend knows nothing about a link's span but the link: the span stands for the grant in etcd, which sends no
-// spans. If the hold itself were a trace with that ID, a link would open it. But then the hold would be missing in the
-// trace of the request that it is a part of, it would be sampled apart from that request, and each lock would be
-// another trace. The token alone is not enough: one commit of etcd can grant several locks. Tell locks of the same name
-// in two clusters apart by a prefix of the sessions. The hold of a lock set has a link for each name, and no attribute
-// leasefence.grant. A token that comes without the name of its lock has neither.
+// The span that a link names does not exist: it stands for the grant, and etcd sends no spans. So a backend cannot open
+// the link; search for its trace ID instead. The token alone is not enough: one commit of etcd can grant several locks.
+// Tell locks of the same name in two clusters apart by a prefix of the sessions. The hold of a lock set has a link for
+// each name, and no attribute leasefence.grant. A token that comes without the name of its lock has neither.
 //
 // # Costs
 //
