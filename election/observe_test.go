@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -135,6 +136,22 @@ func TestObserve_passesOverKeysThatAreNoContenders(t *testing.T) {
 		for _, a := range []*audience{a, joined} {
 			a.sees(t, last)
 		}
+	})
+}
+
+// Data beside the candidates, thousands of keys, costs an observer few requests when somebody leads.
+func TestObserve_besideData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		for i := range 1000 {
+			s.srv.Put(fmt.Sprintf("n/data-%d", i), "")
+			s.srv.Put(fmt.Sprintf("n/%d", i+1), "looks like a candidate")
+		}
+		a := observe(t, s.c, "n")
+		a.sees(t, none)
+		before := len(s.c.Calls(fakeetcd.Any))
+		a.sees(t, s.stands(t, "leader"))
+		require.Less(t, len(s.c.Calls(fakeetcd.Any))-before, 30)
 	})
 }
 

@@ -81,8 +81,8 @@ func (k *keys) inUse() []string {
 }
 
 // recycle lets an entry's key be used again. The key must be gone, and each request to enter must have been answered:
-// one that arrives later would bring the key back. A late request to leave does no harm, because it compares the create
-// revision.
+// one that arrives later would bring the key back. A late request to leave does no harm to another key of that name,
+// because it compares the create revision.
 func (g *grant) recycle(e queue.Entry) { g.keys.release(e, false) }
 
 // burn takes an entry's key out of use, permanently.

@@ -115,7 +115,8 @@ func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []
 		set := c.entries()
 		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
 		for i, c := range c.all() {
-			c.entry.Entry, c.late = set[i], c.late || late
+			disowned := set[i].After != c.entry.After // its key may be in the queue
+			c.entry.Entry, c.late = set[i], c.late || late || disowned
 		}
 		switch {
 		case errors.Is(err, queue.ErrTaken): // try again with other keys

@@ -17,6 +17,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -141,7 +142,7 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 		e := start(t, lease.Options{})
 		e.srv.Put("a/jobs/1", "")
 		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // now the session knows that there are nested names
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 2})     // the reads before it enters
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1})     // the read before it enters
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() {
 			require.True(t, e.srv.Delete(e.keys("b/")[0]))
 		}})
@@ -201,7 +202,7 @@ func TestSession_TryLockAll_refusedAfterEntering(t *testing.T) {
 		e := start(t, lease.Options{Hooks: &lease.Hooks{CleanUp: func(_ clientv3.LeaseID, keys int) { left.Store(int64(keys)) }}})
 		e.srv.Put("a/planted", "")
 		gets := 0
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied, Match: func(fakeetcd.Call) bool { gets++; return gets > 2 }})
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied, Match: func(fakeetcd.Call) bool { gets++; return gets > 1 }})
 		_, err := e.s.TryLockAll(timeout(t, time.Second), "a", "b")
 		require.ErrorContains(t, err, "permission denied")
 		e.c.Reset()
@@ -209,4 +210,29 @@ func TestSession_TryLockAll_refusedAfterEntering(t *testing.T) {
 		require.Equal(t, []string{"a/planted"}, e.keys(""))
 		require.Zero(t, left.Load())
 	})
+}
+
+// One name of a set has nested names: only its queue is read by names, and the others cost no request of their own.
+func TestSession_TryLockAll_oneQueueWithNestedNames(t *testing.T) {
+	for name, taken := range map[string]bool{"free": false, "one taken": true} {
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			var names []string
+			for i := range queue.MostInSet {
+				names = append(names, fmt.Sprintf("n%02d", i))
+			}
+			e.srv.Put("n05/nested/x", "")
+			if taken {
+				e.join(t).lock(t, "n06")
+			}
+			before := len(e.c.Calls(fakeetcd.Any))
+			_, err := e.s.TryLockAll(t.Context(), names...)
+			if taken {
+				require.ErrorContains(t, err, `"n06" is held by`)
+			} else {
+				require.NoError(t, err)
+			}
+			require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Any))-before, 6)
+		})
+	}
 }

@@ -126,8 +126,9 @@ func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 		var seen queue.Slots
 		var waits bool
 		err := slot.insist(ctx, func(a *etcd.Attempt) (err error) {
-			before := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}
+			before, after := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}, slot.entry.After
 			slot.entry.Entry, seen, waits, err = c.g.queue.TakeSlot(a, before, slot.entry.Entry, s.of, c.owner)
+			slot.late = slot.late || slot.entry.After != after // it was disowned, and may be in the queue
 			return err
 		})
 		switch {

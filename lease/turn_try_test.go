@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -162,5 +163,92 @@ func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
 		time.Sleep(time.Second)
 		require.NoError(t, l.Unlock(t.Context()))
 		require.NoError(t, granted(t, waiting[0]).lock.Unlock(t.Context()))
+	})
+}
+
+// An acquisition that tries has entered behind nested names, finds an older contender and leaves. That request is
+// delayed, and the older contender goes. When the request arrives, it deletes no key that is a hold by then.
+func TestTurns_lateRequestToLeave(t *testing.T) {
+	leaves := func(c fakeetcd.Call) bool {
+		ops := c.Request.(*pb.TxnRequest).Success
+		if len(ops) > 0 && ops[0].GetRequestTxn() != nil {
+			ops = ops[0].GetRequestTxn().Success
+		}
+		return len(ops) > 0 && ops[0].GetRequestDeleteRange() != nil
+	}
+	with := func(t *testing.T, late time.Duration) (e, other, third *env) {
+		t.Helper()
+		e = start(t, lease.Options{TTL: time.Hour}) // attempts of 5 s
+		e.srv.Put("a/nested/x", "")
+		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // e knows that "a" has nested names
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: late, Late: true})
+		return e, e.join(t), e.join(t)
+	}
+	requireExclusive := func(t *testing.T, e *env, held interface {
+		Err() error
+		Unlock(context.Context) error
+	}, next <-chan struct{},
+	) {
+		t.Helper()
+		e.at(time.Minute)
+		requirePending(t, next)
+		require.NoError(t, held.Err())
+		require.NoError(t, held.Unlock(t.Context()))
+		receive(t, next)
+	}
+
+	inBubble(t, "the attempt is repeated", func(t *testing.T) {
+		e, other, third := with(t, 8*time.Second)
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
+		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(t.Context(), "a") })
+		l := other.lock(t, "a")
+		e.at(2 * time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		got := receive(t, tried)
+		next := make(chan struct{})
+		go func() { defer close(next); <-third.wait(t.Context(), "a") }()
+		if got.err == nil { // its first key was deleted before it entered with another one
+			requireExclusive(t, e, got.lock, next)
+			return
+		}
+		require.ErrorIs(t, got.err, lease.ErrLocked)
+		receive(t, next)
+	})
+	inBubble(t, "the next caller gets the place", func(t *testing.T) {
+		e, other, third := with(t, 1100*time.Millisecond)
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
+		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(timeout(t, 2*time.Second), "a") })
+		waiting := e.wait(t.Context(), "a")
+		l := other.lock(t, "a")
+		e.at(1500 * time.Millisecond)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.ErrorIs(t, receive(t, tried).err, context.DeadlineExceeded)
+		got := granted(t, waiting).lock
+		next := make(chan struct{})
+		go func() { defer close(next); <-third.wait(t.Context(), "a") }()
+		requireExclusive(t, e, got, next)
+	})
+	inBubble(t, "a permit", func(t *testing.T) {
+		e, other, third := with(t, 5100*time.Millisecond)
+		l := other.lock(t, "a") // in the turnstile
+		waiting := e.waitPermit(t.Context(), "a", 1)
+		e.at(2 * time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		got := granted(t, waiting).lock
+		next := make(chan struct{})
+		go func() { defer close(next); <-third.waitPermit(t.Context(), "a", 1) }()
+		requireExclusive(t, e, got, next)
+	})
+	inBubble(t, "a permit, and the request to leave is refused", func(t *testing.T) {
+		e, other, _ := with(t, 0)
+		e.c.Reset()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Err: rpctypes.ErrGRPCRequestTooManyRequests})
+		l := other.lock(t, "a")
+		waiting := e.waitPermit(t.Context(), "a", 1)
+		e.at(2 * time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, granted(t, waiting).lock.Unlock(t.Context()))
+		e.at(2 * time.Minute)
+		require.Equal(t, []string{"a/nested/x"}, e.keys(""))
 	})
 }

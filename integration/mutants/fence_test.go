@@ -387,9 +387,23 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a reader trusts the snapshot of the marks that its lock returned",
 		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "case !s.has(c) || !s.snapshot:",
-		new:  "case !s.has(c):",
+		old:  "case kept && s.snapshot:",
+		new:  "case kept:",
 		by:   killer{onSQLite, "TestMarks_CheckRead_locksAnOldVersion/Read_Committed,_Check", `require.Zero(t, n, "what a newer writer has written")`},
+	},
+	{
+		name: "sqlfence: a reader's guard has no lock if its mark is raised between two statements",
+		file: "fence/internal/sqlmark/postgresql.go",
+		old:  "if err == nil && !kept && s.has(c) {",
+		new:  "if false {",
+		by:   killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `require.Empty(t, claimed, "the claim has not waited")`},
+	},
+	{
+		name: "sqlfence: a claim on SQLite reads before it writes",
+		file: "fence/internal/sqlmark/store.go",
+		old:  "if known == (marks{}) || s.writesFirst {",
+		new:  "if known == (marks{}) {",
+		by:   killer{onSQLite, "TestMarks_Claim_waitsForTheOneWriter/wal", `require.NoError(t, err, "%s has not waited", name)`},
 	},
 	{
 		name: "sqlfence: a token of another lock is accepted",
@@ -448,7 +462,7 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's check locks an old version of the marks above",
 		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "case c.Above:",
+		old:  "case kept && s.snapshot && c.Above:",
 		new:  "case false:",
 		by: killer{
 			onSQLite, "TestMarks_CheckPath_locksAnOldVersion/Repeatable_Read",

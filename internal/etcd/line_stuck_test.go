@@ -180,6 +180,27 @@ func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
 	})
 }
 
+// A request is stuck. Very many wait, and most of them give up just as their number has opened another lane. The others
+// do not wait for the stuck request.
+func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		free := e.occupy(t)
+		time.Sleep(9 * time.Millisecond)
+		came := e.now()
+		patient := e.sendAll(t.Context(), e.enters("patient", 5))
+		giveUp, cancel := context.WithCancel(t.Context())
+		run := e.owner.run
+		e.owner.run = func(f func(context.Context)) { cancel(); run(f) }
+		e.sendAll(giveUp, e.enters("impatient", 115))
+		for _, o := range receiveAll(t, patient) {
+			require.NoError(t, o.err)
+			require.LessOrEqual(t, o.at-came, patience)
+		}
+		free[0]()
+	})
+}
+
 // Transactions that fill a request do not wait for the one that is under way.
 func TestLine_lanes_aFullRequestGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -100,15 +100,16 @@ func Children(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvc
 	return n.keys, n.rev, err
 }
 
-// Contenders reads the given keys, and returns those that are contenders of their queues, with their values and in
-// their order; with one set only the first. opts may be a revision. It is one attempt.
+// Contenders reads those of the given keys that have the form of contenders, and returns the contenders among them, with
+// their values and in their order; with one set only the first. opts may be a revision. It is one attempt.
 func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
-	list := []*mvccpb.KeyValue{}
-	most := etcd.PartSize
-	if one {
-		most = 1
+	list, named := []*mvccpb.KeyValue{}, []*mvccpb.KeyValue{}
+	for _, kv := range keys {
+		if hasForm(Below(kv.Key), kv.Key) {
+			named = append(named, kv)
+		}
 	}
-	_, err := etcd.InParts(keys, most, 1, func(part []*mvccpb.KeyValue) error {
+	send := func(part []*mvccpb.KeyValue) error {
 		if one && len(list) > 0 {
 			return nil
 		}
@@ -127,7 +128,17 @@ func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clie
 			}
 		}
 		return nil
-	})
+	}
+	if one && len(named) > 1 { // mostly the first is a contender
+		if _, err := etcd.InParts(named[:1], 1, 1, send); err != nil {
+			return list, err
+		}
+		named = named[1:]
+	}
+	_, err := etcd.InParts(named, etcd.PartSize, 1, send)
+	if one {
+		list = list[:min(1, len(list))]
+	}
 	return list, err
 }
 
@@ -143,7 +154,7 @@ func Standing(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvc
 		}
 		if err == nil {
 			keys = append(keys, slices.DeleteFunc(slots.Kvs, func(kv *mvccpb.KeyValue) bool { return !InQueues(prefix, kv.Key) })...)
-			keys, err = Contenders(a, slices.DeleteFunc(keys, func(kv *mvccpb.KeyValue) bool { return !hasForm(Below(kv.Key), kv.Key) }), false, at...)
+			keys, err = Contenders(a, keys, false, at...)
 		}
 		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
 			continue // compacted between two requests: a newer revision serves as well
@@ -211,30 +222,51 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 	return first(r.contenders[n:]), nil
 }
 
-// attached returns how many of the first keys in a row are not attached to the leases in their names: somebody has
-// planted them, which is rare, so it takes one request for each. All keys have the form of contenders. The error is
-// ErrGone if e has entered and its key is gone.
+// attached returns how many of the first keys in a row are not attached to the leases in their names: they are data
+// whose names look like contenders, such as jobs/1 beside the lock jobs. All keys have the form of contenders. The error
+// is ErrGone if e has entered and its key is gone.
 //
-// It compares leases because a read of keys alone does not return them, and a read of values may be large.
+// It compares leases because a read of keys alone does not return them, and a read of values may be large. Mostly the
+// first key is attached. There may be thousands that are not, so each request compares twice as many, and half as many
+// once one of them is.
 func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (passed int, err error) {
-	for ; passed < len(list) || e.Rev != 0; passed++ {
+	var own []clientv3.Op
+	if e.Rev != 0 {
+		own = []clientv3.Op{clientv3.OpGet(e.Key, clientv3.WithKeysOnly())}
+	}
+	for size, most := 1, etcd.PartSize; passed < len(list) || e.Rev != 0; {
+		part := list[passed:min(passed+size, len(list))]
 		var cmps []clientv3.Cmp
-		var own []clientv3.Op
-		if e.Rev != 0 {
-			cmps, own = append(cmps, e.Held()), append(own, clientv3.OpGet(e.Key, clientv3.WithKeysOnly()))
+		for _, kv := range part {
+			cmps = append(cmps, isAttached(e.Prefix, string(kv.Key), "!="))
 		}
-		if passed < len(list) {
-			cmps = append(cmps, isAttached(e.Prefix, string(list[passed].Key), "="))
+		if e.Rev != 0 {
+			cmps = append(cmps, e.Held())
 		}
 		resp, err := a.Txn(cmps, nil, own)
-		if err != nil || resp.Succeeded {
-			return passed, err
+		switch {
+		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
+			most = len(part) / 2
+			size = most
+			continue
+		case err != nil:
+			return 0, err
+		case resp.Succeeded: // none of part is attached
+			if passed += len(part); passed == len(list) {
+				return passed, nil
+			}
+			size = min(2*size, most)
+			continue
 		}
 		if e.Rev != 0 {
 			if kv := first(resp.Responses[0].GetResponseRange().Kvs); kv == nil || kv.CreateRevision != e.Rev {
 				return 0, ErrGone
 			}
 		}
+		if len(part) <= 1 {
+			return passed, nil
+		}
+		size = len(part) / 2
 	}
 	return passed, nil
 }

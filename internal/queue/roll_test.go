@@ -194,6 +194,22 @@ func TestQueue_plantedContenders(t *testing.T) {
 	})
 }
 
+// Data whose names are numbers looks like contenders. Thousands of such keys take few requests to pass over.
+func TestQueue_numberedDataIsCheap(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		for i := range 5000 {
+			e.srv.Put(fmt.Sprintf("a/%d", i+1), "data")
+		}
+		before := e.requests()
+		mine := e.enter(t, "1")
+		ahead, err := e.Ahead(e.once(t.Context()), mine.Entry)
+		require.NoError(t, err)
+		require.True(t, ahead.None)
+		require.Less(t, e.requests()-before, 80)
+	})
+}
+
 // In a queue with nested names, a key between the owner's and the waiter's is off its lease, and is put back on it
 // while the owner holds: it is a contender again, before the waiter.
 func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {

@@ -104,88 +104,84 @@ func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
 // a waiting writer: the writer's token would be the older one. TryEnterAll is one attempt, and repeating it with the
 // same value is safe. If the error is not nil, the entries with a revision have entered.
 func (q *Queue) TryEnterAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
-	if !slices.ContainsFunc(set, func(e Entry) bool { return q.contended.mixed(e.rivals()) }) {
-		var txn etcd.Txn
-		var pages []*pb.RequestOp
-		for _, e := range set {
-			txn.If = append(txn.If, e.unrivalled()...)
-			txn.Then = append(txn.Then, e.put(value))
-			txn.Else = append(txn.Else, etcd.Get(e.Key))
-			pages = append(pages, e.few())
-		}
-		txn.Else = append(txn.Else, pages...)
-		resp, err := q.commit(a, set, txn)
-		if err != nil {
-			return nil, err
-		}
-		if resp.Succeeded {
-			entered(set, resp.Revision)
-			return make([]*mvccpb.KeyValue, len(set)), nil
-		}
-		if have, err := recognise(set, resp.Responses, value); err != nil {
-			return nil, err
-		} else if have {
-			return q.stayIfFirstInAll(a, set, make([]int64, len(set)))
-		}
-		// The pages may be empty here: in a shared commit etcd compares before it carries out the others' operations.
-		if owners, err = q.ownersOn(a, set, resp.Responses[len(set):]); err != nil || found(owners) {
+	byName := make([]bool, len(set))
+	for {
+		owners, again, err := q.tryEnterAll(a, set, value, byName)
+		if err != nil || !again {
 			return owners, err
 		}
 	}
-	return q.tryMixedAll(a, set, value)
 }
 
-// ownersOn returns the owners by the first keys of each queue; all are nil if some queue has keys that are no
-// contenders.
-func (q *Queue) ownersOn(a *etcd.Attempt, set []Entry, pages []*pb.ResponseOp) (owners []*mvccpb.KeyValue, err error) {
-	owners = make([]*mvccpb.KeyValue, len(set))
-	mixed := false
+// tryEnterAll is one round of TryEnterAll. It reads queues with keys that are no contenders by names, since whether such
+// a queue is empty says nothing. again says that it has found more of them, which it adds to byName.
+func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string, byName []bool) (owners []*mvccpb.KeyValue, again bool, err error) {
+	var txn etcd.Txn
+	var pages []*pb.RequestOp
+	owners, seen := make([]*mvccpb.KeyValue, len(set)), make([]int64, len(set))
 	for i, e := range set {
-		page := pages[i].GetResponseRange()
+		cmps := e.unrivalled()
+		byName[i] = byName[i] || q.contended.mixed(e.rivals())
+		if byName[i] {
+			if owners[i], seen[i], err = q.ownerByName(a, e); err != nil {
+				return nil, false, err
+			}
+			cmps = []clientv3.Cmp{e.absent()}
+		}
+		txn.If = append(txn.If, cmps...)
+		txn.Then = append(txn.Then, e.put(value))
+		txn.Else = append(txn.Else, etcd.Get(e.Key))
+		pages = append(pages, e.few())
+	}
+	txn.Else = append(txn.Else, pages...)
+	if found(owners) { // an earlier attempt may have entered all the same
+		txn.If, txn.Then = nil, txn.Else
+	}
+	resp, err := q.commit(a, set, txn)
+	if err != nil {
+		return nil, false, err
+	}
+	if resp.Succeeded && !found(owners) {
+		entered(set, resp.Revision)
+		for i := range seen {
+			if !byName[i] {
+				seen[i] = resp.Revision // the queue was empty then
+			}
+		}
+		owners, err = q.stayIfFirstInAll(a, set, seen)
+		return owners, false, err
+	}
+	have, err := recognise(set, resp.Responses, value)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case have:
+		owners, err = q.stayIfFirstInAll(a, set, make([]int64, len(set)))
+		return owners, false, err
+	}
+	for i, e := range set {
+		page := resp.Responses[len(set)+i].GetResponseRange()
 		switch {
-		case len(page.Kvs) == 0 || q.mixedBy(e, page.Kvs):
+		case byName[i] || len(page.Kvs) == 0:
+			continue
+		case q.mixedBy(e, page.Kvs):
 		case page.More:
 			owners[i], err = q.oldest(a, e.outside())
 		default:
 			owners[i] = oldestOf(e.Prefix, page.Kvs)
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		mixed = mixed || len(page.Kvs) > 0 && owners[i] == nil
-	}
-	if mixed {
-		clear(owners)
-	}
-	return owners, nil
-}
-
-// tryMixedAll is TryEnterAll by the names of keys, for a set of which some queue has keys that are no contenders:
-// whether that one is empty says nothing.
-func (q *Queue) tryMixedAll(a *etcd.Attempt, set []Entry, value string) (owners []*mvccpb.KeyValue, err error) {
-	owners = make([]*mvccpb.KeyValue, len(set))
-	seen := make([]int64, len(set))
-	var own etcd.Txn
-	for i, e := range set {
-		if owners[i], seen[i], err = q.ownerByName(a, e); err != nil {
-			return nil, err
+		if owners[i] == nil {
+			byName[i], again = true, true
 		}
-		own.Then = append(own.Then, etcd.Get(e.Key))
 	}
-	if !found(owners) {
-		if _, err := q.EnterAll(a, set, value); err != nil {
-			return nil, err
-		}
-		return q.stayIfFirstInAll(a, set, seen)
+	if !again && !found(owners) {
+		// The pages of a single entry are empty: in a shared commit etcd compares before it carries out the others' operations.
+		byName[0], again = true, true
 	}
-	resp, err := q.Line.CommitAlone(a, own) // an earlier attempt may have entered all the same
-	if err != nil {
-		return nil, err
-	}
-	if have, err := recognise(set, resp.Responses, value); err != nil || !have {
-		return owners, err
-	}
-	return q.stayIfFirstInAll(a, set, make([]int64, len(set)))
+	return owners, again, nil
 }
 
 func found(owners []*mvccpb.KeyValue) bool {
@@ -197,6 +193,9 @@ func found(owners []*mvccpb.KeyValue) bool {
 func (q *Queue) stayIfFirstInAll(a *etcd.Attempt, set []Entry, seen []int64) ([]*mvccpb.KeyValue, error) {
 	owners := make([]*mvccpb.KeyValue, len(set))
 	for i, e := range set {
+		if seen[i] == e.Rev { // nobody is older
+			continue
+		}
 		r, err := q.call(a, e, seen[i], e.Rev)
 		if err != nil {
 			return nil, err
@@ -210,6 +209,9 @@ func (q *Queue) stayIfFirstInAll(a *etcd.Attempt, set []Entry, seen []int64) ([]
 	}
 	if !found(owners) {
 		return owners, nil
+	}
+	for i := range set {
+		set[i].disown()
 	}
 	_, err := q.LeaveAll(a, set)
 	if err == nil {

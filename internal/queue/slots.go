@@ -131,6 +131,7 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 	if err != nil || older == nil {
 		return e, s, false, err
 	}
+	e.disown()
 	if _, err = q.Leave(a, e); err == nil {
 		e.Rev = 0
 	}
