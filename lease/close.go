@@ -105,7 +105,7 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	select {
 	case <-s.idle:
 	case <-ctx.Done():
-		return fmt.Errorf("functions under Do are still running: %w", context.Cause(ctx))
+		return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
 	}
 	// The session may have lost the adopted lease while its owner still renews it: nobody else deletes our keys on it.
 	err := s.adopted.releaseKeys(ctx)
