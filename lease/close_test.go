@@ -241,7 +241,7 @@ func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
 		e.at(time.Second)
 		err := e.s.Close(timeout(t, time.Second))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "still running")
+		require.ErrorContains(t, err, "functions under Do or Run, have not ended")
 		require.Equal(t, 2*time.Second, e.now())
 		require.Empty(t, e.c.Calls(fakeetcd.Revoke), "not under the work")
 		require.Len(t, e.keys("a"), 1)

@@ -128,7 +128,7 @@ func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 		err := slot.insist(ctx, func(a *etcd.Attempt) (err error) {
 			before, after := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}, slot.entry.After
 			slot.entry.Entry, seen, waits, err = c.g.queue.TakeSlot(a, before, slot.entry.Entry, s.of, c.owner)
-			slot.late = slot.late || slot.entry.After != after // it was disowned, and may be in the queue
+			slot.late = slot.late || err != nil && slot.entry.After != after // it could not leave again
 			return err
 		})
 		switch {

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -197,6 +199,33 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		receive(t, next)
 	}
 
+	inBubble(t, "it is not late: nothing is left to clean up", func(t *testing.T) {
+		var left atomic.Int64
+		e := start(t, lease.Options{Hooks: &lease.Hooks{CleanUp: func(_ clientv3.LeaseID, keys int) { left.Store(int64(keys)) }}})
+		other := e.join(t)
+		e.srv.Put("a/nested/x", "")
+		require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
+		for _, try := range []func() error{
+			func() error { _, err := e.s.TryLock(t.Context(), "a"); return err },
+			func() error { _, err := e.s.TryLockAll(t.Context(), "a", "b"); return err },
+		} {
+			e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
+			tried := make(chan error, 1)
+			go func() { tried <- try() }()
+			synctest.Wait()
+			l := other.lock(t, "a") // after the reading of the queue by names
+			require.ErrorIs(t, receive(t, tried), lease.ErrLocked)
+			require.NoError(t, l.Unlock(t.Context()))
+			synctest.Wait()
+			require.Zero(t, left.Load())
+		}
+		l := other.lock(t, "a")
+		_, err := e.s.TryPermit(t.Context(), "a", 1)
+		require.ErrorIs(t, err, lease.ErrLocked)
+		require.NoError(t, l.Unlock(t.Context()))
+		synctest.Wait()
+		require.Zero(t, left.Load())
+	})
 	inBubble(t, "the attempt is repeated", func(t *testing.T) {
 		e, other, third := with(t, 8*time.Second)
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
