@@ -61,7 +61,8 @@ func TestService_saysThatEtcdWasRestored(t *testing.T) {
 	s, ended := run(ctx, t, client, url, 1)
 	require.Eventually(t, func() bool {
 		last, err := book.Last(ctx)
-		return err == nil && last.Writer == "one" && s.seen.Load() != nil
+		seen := s.seen.Load() // nobody, at first
+		return err == nil && last.Writer == "one" && seen != nil && seen.Value == "one"
 	}, time.Minute, 10*time.Millisecond)
 	w := httptest.NewRecorder()
 	s.getLeader(w, nil)
