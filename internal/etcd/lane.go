@@ -73,7 +73,8 @@ func (l *Line) openNext() {
 }
 
 // await has openNext called when the requests under way are stuck. The first transaction that waits needs that, and
-// what a batch leaves behind, or a lane that was not free: a timer set for each of 1,000 that wait would cost 7 % of their pairs. l.mu must be held.
+// what a batch leaves behind, or a lane that was not free: a timer set for each of 1,000 that wait would cost 7 % of
+// their pairs. l.mu must be held.
 func (l *Line) await() { l.stuck.Reset(stuckAfter - time.Since(l.sent)) }
 
 // end fails all waiting transactions, because the owner of the line has ended. l.mu must be held.

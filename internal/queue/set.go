@@ -178,7 +178,8 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string, byName [
 		}
 	}
 	if !again && !found(owners) {
-		// The pages of a single entry are empty: in a shared commit etcd compares before it carries out the others' operations.
+		// The page of a single entry may be empty: in a shared commit etcd compares before it carries out the others'
+		// operations.
 		byName[0], again = true, true
 	}
 	return owners, again, nil
