@@ -195,10 +195,10 @@ func (c *contender) choose() {
 	}
 }
 
-// discard gives up c's key, which somebody else has put. The key is not used again. If an earlier request of ours may
-// still arrive, the reaper watches for it.
+// discard gives up c's key, which somebody else has put, or an earlier attempt that could not leave again. The key is
+// not used again. If it may be ours, or an earlier request of ours may still arrive, the reaper deletes it.
 func (c *contender) discard() {
-	if c.late {
+	if c.late || c.entry.Disowned {
 		c.g.reaper.add(c.entry.Entry, true)
 	} else {
 		c.g.burn(c.entry.Entry)

@@ -112,19 +112,17 @@ func (c *contender) entries() []queue.Entry {
 func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []queue.Entry) error) error {
 	for {
 		c.each((*contender).choose)
-		chosen := c.entries()
-		set := slices.Clone(chosen)
+		set := c.entries()
 		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
 		for i, c := range c.all() {
 			c.entry.Entry, c.late = set[i], c.late || late
 		}
 		switch {
 		case errors.Is(err, queue.ErrTaken): // try again with other keys
-			for i, c := range c.all() {
-				// An earlier attempt has entered, and perhaps could not leave again.
-				c.late = c.late || c.entry.Rev != 0 || c.entry.After != chosen[i].After
+			c.each(func(c *contender) {
+				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
 				c.discard()
-			}
+			})
 		case errors.Is(err, queue.ErrGone):
 			for _, c := range c.all() {
 				if c.entry.Rev == 0 {

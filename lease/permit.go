@@ -126,9 +126,8 @@ func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 		var seen queue.Slots
 		var waits bool
 		err := slot.insist(ctx, func(a *etcd.Attempt) (err error) {
-			before, after := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}, slot.entry.After
+			before := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}
 			slot.entry.Entry, seen, waits, err = c.g.queue.TakeSlot(a, before, slot.entry.Entry, s.of, c.owner)
-			slot.late = slot.late || err != nil && slot.entry.After != after // it could not leave again
 			return err
 		})
 		switch {

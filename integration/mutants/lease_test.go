@@ -146,9 +146,16 @@ var leaseMutants = []mutant{
 	{
 		name: "a key that was another's is not cleaned up, though our own late request may still arrive",
 		file: "lease/acquire.go",
-		old:  "if c.late {\n\t\tc.g.reaper.add(c.entry.Entry, true)\n\t} else {",
-		new:  "{",
+		old:  "if c.late || c.entry.Disowned {",
+		new:  "if c.entry.Disowned {",
 		by:   killer{inLease, "TestSession_lateRequestOfAKeyThatWasTaken/Permit", `require.Empty(t, e.keys(""))`},
+	},
+	{
+		name: "a key that could not be left is not cleaned up",
+		file: "lease/acquire.go",
+		old:  "if c.late || c.entry.Disowned {",
+		new:  "if c.late {",
+		by:   killer{inLease, "TestTurns_lateRequestToLeave/a_permit,_and_the_request_to_leave_is_refused", `require.FailNow(t, "nothing has come for a day")`},
 	},
 	{
 		name: "a permit with another limit that is given up makes permits with the right limit fail",

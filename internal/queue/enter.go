@@ -24,9 +24,9 @@ func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 	return kv != nil && kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value
 }
 
-// disown has e's present key be nobody's, before an attempt that tries to enter asks for its deletion: that request may
-// arrive after the answer to a later attempt, which must not take the key for a hold.
-func (e *Entry) disown() { e.After = e.Rev }
+// disown gives up e's present key before an attempt asks for its deletion: that request may arrive after the answer to a
+// later attempt, which must not take the key for a hold.
+func (e *Entry) disown() { e.After, e.Disowned = e.Rev, true }
 
 // Enter puts e into its queue, with value for people to read, and returns e with its revision and what is ahead of
 // it. It is one attempt, and repeating it with the same value is safe: e enters once. After an error e may have

@@ -23,6 +23,8 @@ type Entry struct {
 	After  int64            // a revision that the cluster had reached when the entry was made; the key is created later
 	Rev    int64            // the key's create revision; 0 before the entry has entered
 	Shared bool             // the entry is a reader's: only writers exclude it
+
+	Disowned bool // an attempt that had entered has asked for the deletion of the key
 }
 
 // readers is the class of readers. Keys without a class and classes before r exclude readers; classes from r on never
