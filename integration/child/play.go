@@ -1,5 +1,5 @@
-// Package child runs a copy of this program, or another program, in a process that plays a part of a test. The test can
-// pause and kill that process.
+// Package child runs this program once more, in a process that plays a part of a test. The test can pause and kill that
+// process.
 //
 // An environment variable names the part and holds its orders. A part that ends when its standard input is closed ends
 // with its parent, however the parent ends.

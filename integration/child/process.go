@@ -26,9 +26,9 @@ type Process struct {
 	wait sync.Once
 }
 
-// Start starts a program to play a part. The part is the name of an environment variable, which gets the order as JSON;
-// the program "" is this one.
-func Start(program, part string, order any) (*Process, error) {
+// Start starts this program once more to play a part. The part is the name of an environment variable, which gets the
+// order as JSON.
+func Start(part string, order any) (*Process, error) {
 	if _, plays := os.LookupEnv(part); plays {
 		// Otherwise each process would start another one, without end.
 		return nil, fmt.Errorf("child: this process was started to be %s; does main or TestMain call Play first?", part)
@@ -37,10 +37,9 @@ func Start(program, part string, order any) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("child: %w", err)
 	}
-	if program == "" {
-		if program, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("child: %w", err)
-		}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("child: %w", err)
 	}
 	// If the binary of a test does not call Play, it runs no tests and ends.
 	cmd := exec.Command(program, "-test.run=^$") //nolint:noctx // the process ends with its standard input

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 // No thread runs once Pause has returned, Resume continues the process, and Kill ends it while it is paused.
 func TestProcess(t *testing.T) {
-	p, err := child.Start("", part, 4)
+	p, err := child.Start(part, 4)
 	require.NoError(t, err)
 	said := make(chan string)
 	go func() {
@@ -74,7 +74,7 @@ func TestProcess(t *testing.T) {
 
 // A paused process can be killed while another goroutine waits for its end.
 func TestProcess_Kill_duringWait(t *testing.T) {
-	p, err := child.Start("", part, 0)
+	p, err := child.Start(part, 0)
 	require.NoError(t, err)
 	_, err = bufio.NewReader(p.Stdout).ReadString('\n') // it runs
 	require.NoError(t, err)

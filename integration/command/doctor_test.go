@@ -95,8 +95,8 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 		_, err := client.Put(ctx, key, "", clientv3.WithLease(on))
 		require.NoError(t, err)
 	}
-	_, err = srv.Etcd(t).Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(srv.Etcd(t).Server.MemberID()), Alarm: etcdserverpb.AlarmType_CORRUPT,
+	_, err = srv.Etcd.Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(srv.Etcd.Server.MemberID()), Alarm: etcdserverpb.AlarmType_CORRUPT,
 	})
 	require.NoError(t, err)
 	all := examine(t, srv.Endpoint()+",127.0.0.1:1", "jobs/", "--ttl", "1s", "--command-timeout", "5s")

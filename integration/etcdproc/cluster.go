@@ -12,8 +12,6 @@ import (
 
 // Options of [Start]. With the zero value a server runs with etcd's defaults.
 type Options struct {
-	// Program is the file that is started for each member; it must call [Serve] first. Default: this program.
-	Program string
 	// Settings of the servers.
 	Settings Settings
 }
@@ -44,7 +42,7 @@ func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, erro
 	}
 	c := &Cluster{}
 	for _, m := range members {
-		c.Members = append(c.Members, &Process{order: order{Member: m, Settings: opts.Settings}, program: opts.Program})
+		c.Members = append(c.Members, &Process{order: order{Member: m, Settings: opts.Settings}})
 	}
 	if err := c.launch(ctx); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 )
@@ -15,6 +16,7 @@ const (
 	mendCommand  = "mend"  // and that name: undoes cut
 	stallCommand = "stall" // stop applying committed entries
 	goOnCommand  = "go on" // undoes stall
+	slowCommand  = "slow"  // and a duration: each sync of the log takes that much longer
 
 	doneLine = "etcdproc: done"
 )
@@ -48,6 +50,10 @@ func (b *backend) do(server *embed.Etcd, command string) error {
 		b.release()
 		b.release = nil
 		return nil
+	case verb == slowCommand:
+		d, err := time.ParseDuration(name)
+		slowness.Store(int64(d))
+		return err
 	case verb == cutCommand, verb == mendCommand:
 		for _, m := range server.Server.Cluster().Members() {
 			switch {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // Isolate drops all messages between a member and the other running members, in both directions, while clients still
@@ -32,6 +33,9 @@ func (p *Process) Stall() error { return p.tell(stallCommand) }
 
 // GoOn undoes Stall.
 func (p *Process) GoOn() error { return p.tell(goOnCommand) }
+
+// SlowDisk makes each sync of the server's log take longer by d, until the server restarts.
+func (p *Process) SlowDisk(d time.Duration) error { return p.tell(slowCommand + " " + d.String()) }
 
 // tell sends the server a command and waits until the server has executed it.
 func (p *Process) tell(command string) error {

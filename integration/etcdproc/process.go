@@ -14,20 +14,16 @@ import (
 
 // Process is one etcd server in a separate process. It is not safe for concurrent use.
 type Process struct {
-	order   order
-	program string         // "" for this program
-	run     *child.Process // nil while it does not run
-	lines   chan string    // receives the lines that the process prints: one when it is ready, then one for each command
-	ended   chan struct{}  // closed when the process has closed its standard output
+	order order
+	run   *child.Process // nil while it does not run
+	lines chan string    // receives the lines that the process prints: one when it is ready, then one for each command
+	ended chan struct{}  // closed when the process has closed its standard output
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
 func (p *Process) Endpoint() string { return p.order.Member.ClientAddr }
 
 func (p *Process) name() string { return p.order.Member.Name }
-
-// Dir returns the folder of the server's data.
-func (p *Process) Dir() string { return p.order.Member.Dir }
 
 // Ended returns a channel that is closed when the present run of the server ends for any reason.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
@@ -52,7 +48,7 @@ func (p *Process) Reset(ctx context.Context, s Settings) error {
 
 // launch starts the process without waiting until it is ready.
 func (p *Process) launch() error {
-	run, err := child.Start(p.program, processEnv, p.order)
+	run, err := child.Start(processEnv, p.order)
 	if err != nil {
 		return fmt.Errorf("etcdproc: start server %s: %w", p.name(), err)
 	}

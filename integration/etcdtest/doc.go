@@ -16,8 +16,7 @@
 //
 // # What differs from a server in production
 //
-//   - The server of Start does not sync its log to the disk. The data survives Crash and Restart (the kernel has it), but
-//     not a crash of the machine. It hashes passwords at the lowest cost.
+//   - The server of Start does not sync its log to the disk. It hashes passwords at the lowest cost.
 //   - It cuts the connections of clients at once when it ends. An embedded server would otherwise wait for an open watch,
 //     for up to 5 s + 2 × the election timeout.
 //   - A single server has no peer listener. It campaigns at once, without waiting for its election timeout.

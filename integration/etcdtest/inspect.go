@@ -38,7 +38,7 @@ func (s *Server) find(tb testing.TB, req *etcdserverpb.RangeRequest) *etcdserver
 	tb.Helper()
 	ctx, cancel := callContext()
 	defer cancel()
-	resp, err := s.Etcd(tb).Server.Range(ctx, req)
+	resp, err := s.Etcd.Server.Range(ctx, req)
 	require.NoError(tb, err)
 	return resp
 }
@@ -58,7 +58,7 @@ func (s *Server) Leases(tb testing.TB) []clientv3.LeaseID {
 	tb.Helper()
 	ctx, cancel := callContext()
 	defer cancel()
-	resp, err := s.Etcd(tb).Server.LeaseLeases(ctx, &etcdserverpb.LeaseLeasesRequest{})
+	resp, err := s.Etcd.Server.LeaseLeases(ctx, &etcdserverpb.LeaseLeasesRequest{})
 	require.NoError(tb, err)
 	leases := []clientv3.LeaseID{}
 	for _, l := range resp.Leases {
@@ -72,7 +72,7 @@ func (s *Server) Revoke(tb testing.TB, id clientv3.LeaseID) {
 	tb.Helper()
 	ctx, cancel := callContext()
 	defer cancel()
-	_, err := s.Etcd(tb).Server.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
+	_, err := s.Etcd.Server.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
 	require.NoError(tb, err)
 }
 

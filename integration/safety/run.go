@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
@@ -45,13 +44,6 @@ func runMix(args []string, out io.Writer) (err error) {
 	defer stop()
 	data := filepath.Join(opts.Dir, "data")
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	// The members are servers whose disks can be made slow.
-	if err := os.MkdirAll(data, 0o750); err != nil {
-		return err
-	}
-	if opts.Server, err = slowdisk.Build(ctx, data); err != nil {
-		return err
-	}
 	r, err := mix.Run(ctx, opts)
 	if err != nil {
 		return err

@@ -128,7 +128,7 @@ func (b *berth) launch() (err error) {
 	b.launched++
 	r := b.round.run
 	b.holder = b.name + "." + strconv.Itoa(b.launched)
-	b.Process, err = child.Start("", holderEnv, order{
+	b.Process, err = child.Start(holderEnv, order{
 		Name: b.holder, Endpoints: b.endpoints(), Resources: r.resources.addr(), User: b.user, Files: r.secured.holders,
 		// Each process has its own range of numbers, above those of the tape.
 		Clock: r.tape.Clock, First: r.tape.ID() << 32, Round: b.round.number,

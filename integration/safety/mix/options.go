@@ -15,9 +15,6 @@ type Options struct {
 	Duration time.Duration
 	// Dir is where the servers keep their data, on a real disk, and where histories are written.
 	Dir string
-	// Server is the program of the members, as package slowdisk builds it. Default: this program, whose disks are never
-	// slow, so that the fault "slow disk" meets nothing.
-	Server string
 	// First ends the run after the first round with a violation.
 	First bool
 	// KeepAll also keeps the histories of clean rounds.

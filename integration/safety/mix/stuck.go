@@ -12,15 +12,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
-	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
 )
 
-// slowDisk delays each write of one or all members to their logs. In one of four cases it delays the leader by more
+// slowDisk delays each sync of the logs of one or all members. In one of four cases it delays the leader by more
 // than a TTL: another member is elected, and the old leader wakes up like a member that was paused.
 func slowDisk(s *strike) bool {
-	if s.opts.Server == "" {
-		return false
-	}
 	members, d := s.cluster.Members, millis(s.rng, 50, 300)
 	if s.rng.IntN(4) > 0 {
 		members = []*etcdproc.Process{pick(s.rng, members)}
@@ -33,7 +29,7 @@ func slowDisk(s *strike) bool {
 	set := func(d time.Duration) bool {
 		hit := true
 		for _, m := range members {
-			hit = slowdisk.Set(m.Dir(), d) == nil && hit
+			hit = m.SlowDisk(d) == nil && hit
 		}
 		return hit
 	}

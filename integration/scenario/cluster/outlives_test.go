@@ -11,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
-	"github.com/leasefence/leasefence/integration/etcdproc/slowdisk"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/internal/etcd"
@@ -70,7 +69,6 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 	kill := func(_ context.Context, m *etcdproc.Process) error { return m.Kill() }
 	restart := func(ctx context.Context, m *etcdproc.Process) error { return m.Restart(ctx) }
 	for name, row := range map[string]struct {
-		slow   bool
 		ttl    time.Duration
 		strike strike
 	}{
@@ -80,10 +78,10 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 			func(_ context.Context, m *etcdproc.Process) error { return m.Stall() },
 			func(_ context.Context, m *etcdproc.Process) error { return m.GoOn() },
 		)},
-		"slow disks": {slow: true, ttl: 5 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
+		"slow disks": {ttl: 5 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
 			const slow = 200 * time.Millisecond
 			for _, m := range c.Members {
-				require.NoError(t, slowdisk.Set(m.Dir(), slow))
+				require.NoError(t, m.SlowDisk(slow))
 			}
 			began := time.Now()
 			_, err := c.Client(t).Put(rig.Bounded(t), "key", "")
@@ -107,13 +105,7 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var opts etcdproc.Options
-			if row.slow {
-				var err error
-				opts.Program, err = slowdisk.Build(rig.Bounded(t), t.TempDir())
-				require.NoError(t, err)
-			}
-			cluster := etcdtest.StartCluster(t, 3, opts)
+			cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
 			holds := holdAndWait(t, cluster, row.ttl)
 			row.strike(t, cluster, holds)
 			for _, h := range holds {
