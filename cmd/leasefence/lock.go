@@ -228,6 +228,7 @@ type hold struct {
 type handle interface {
 	Context() context.Context // ends with the hold
 	Err() error               // nil while it is held; reads the clock, so it is right before the context ends
+	Deadline() time.Time      // of the last renewal, also when the hold was lost at it
 }
 
 // lock is a handle of any kind of lock.

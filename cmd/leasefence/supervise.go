@@ -28,6 +28,8 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 		_ = cmd.Wait() // the outcome is in ProcessState
 	}()
 	over := h.Context().Done()
+	// The grace counts from the deadline. leasefence may learn of that later, if it was stopped or the host suspended.
+	graceLeft := func() time.Duration { return time.Until(h.Deadline().Add(grace)) }
 	var kill <-chan time.Time
 	var gone <-chan struct{}
 	for running := true; running; {
@@ -47,14 +49,19 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				gone = s.gone(ctx, h)
-			case grace == 0 || lost.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
+			case graceLeft() <= 0 || lost.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
 				signalGroup(cmd, syscall.SIGKILL)
 			default:
 				signalGroup(cmd, syscall.SIGTERM)
-				kill = time.After(grace)
+				kill = time.After(0)
 			}
 		case <-kill:
-			signalGroup(cmd, syscall.SIGKILL)
+			kill = nil
+			if left := graceLeft(); left > 0 {
+				kill = time.After(min(left, 100*time.Millisecond)) // a timer stands still while the host is suspended
+			} else {
+				signalGroup(cmd, syscall.SIGKILL)
+			}
 		case <-gone:
 			gone, did.lost = nil, true
 			signalGroup(cmd, syscall.SIGKILL)

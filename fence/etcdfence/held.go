@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
@@ -83,7 +84,7 @@ func (h *held) check(ctx context.Context) error {
 }
 
 func (h *held) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error) {
-	resp, err := h.kv.Txn(ctx).If(h.cmps...).Then(b.ops()...).Else(h.successors()).Commit()
+	resp, err := etcd.Commit(ctx, h.kv, h.cmps, b.ops(), []clientv3.Op{h.successors()})
 	if err != nil {
 		return nil, err
 	}

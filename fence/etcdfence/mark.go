@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/internal/clip"
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // ErrMalformedMark reports that a mark's key has a value that this package does not write. Nothing is accepted for the
@@ -100,7 +101,7 @@ func (m *mark) send(ctx context.Context, by admission.Bid, b body) (_ *clientv3.
 			found = resp.Kvs
 		} else {
 			// The read is not serializable: see held.successors.
-			resp, err := m.kv.Txn(ctx).If(cond).Then(then...).Else(clientv3.OpGet(key)).Commit()
+			resp, err := etcd.Commit(ctx, m.kv, []clientv3.Cmp{cond}, then, []clientv3.Op{clientv3.OpGet(key)})
 			if err != nil {
 				return nil, err
 			}

@@ -86,6 +86,9 @@ const stubborn = `trap '' TERM INT HUP
 (while touch "$0.child"; do sleep 0.01; done) &
 while touch "$0"; do sleep 0.01; done`
 
+// obedient ends on SIGTERM, and says so.
+const obedient = `trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done`
+
 // orphan ends on SIGTERM and leaves a child that ignores SIGTERM.
 const orphan = `trap 'exit 0' TERM
 (trap '' TERM; while touch "$0.child"; do sleep 0.01; done) &
@@ -121,7 +124,6 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	addr, _ := etcd(t)
-	obedient := `trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done`
 	for name, tt := range map[string]struct{ verb, script, out string }{
 		"stubborn":            {"lock", stubborn, ""},
 		"obedient":            {"lock", obedient, "cleaned up\n"},
@@ -174,6 +176,24 @@ func TestLock_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
 			require.False(t, lastSign(t, running).After(ended), "a process of the command runs on")
 		})
 	}
+}
+
+// If leasefence was stopped for longer than the lease lives, somebody else has the lock when it wakes up: the command is
+// killed without a grace.
+func TestLock_killsTheCommandWhenItWakesUpTooLate(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	running := filepath.Join(t.TempDir(), "running")
+	p := lock(t, addr, "--ttl", "5s", "--grace", "1s", "job", "--", "sh", "-c", obedient, running)
+	awaitFile(t, running+".child")
+	p.signal(t, syscall.SIGSTOP)
+	next, err := newSession(t, client, "").Lock(bounded(t), "job")
+	require.NoError(t, err)
+	p.signal(t, syscall.SIGCONT)
+
+	require.Equal(t, 74, p.end(t))
+	require.Empty(t, p.stdout.String(), "the command got SIGTERM")
+	require.NoError(t, next.Err())
 }
 
 func TestLock_leavesTheQueueOnASignal(t *testing.T) {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -83,17 +84,26 @@ func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.Tx
 	})
 }
 
+// Commit sends a transaction once through any KV. An error that matches [context.Canceled] means that ctx has ended.
+func Commit(ctx context.Context, kv clientv3.KV, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
+	resp, err := commit(&once{ctx}, kv, cmps, then, or) //nolint:contextcheck // once is ctx
+	if errors.Is(err, errOnce) {
+		err = errors.New("etcd: a server or a proxy has cancelled the request, which may have been carried out")
+	}
+	return resp, err
+}
+
 // commit sends a transaction once. The client's own interceptor would send it again after Canceled or
 // DeadlineExceeded from the server, or from a proxy that shuts down, and return the answer to the second request as
 // that to the first.
 //
 // etcd treats a transaction without operations as serializable: the member compares with what it has applied so far,
 // which may be stale. So commit adds a read to a transaction that only compares, which makes it linearizable.
-func commit(ctx *once, client *clientv3.Client, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
+func commit(ctx *once, kv clientv3.KV, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if len(then)+len(or) == 0 && len(cmps) > 0 {
 		or = []clientv3.Op{clientv3.OpGet(string(cmps[0].KeyBytes()), clientv3.WithCountOnly())}
 	}
-	return client.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
+	return kv.Txn(ctx).If(cmps...).Then(then...).Else(or...).Commit()
 }
 
 // once is a context with which the client sends a request only once. The client's interceptor and KeepAliveOnce retry
