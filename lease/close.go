@@ -68,9 +68,6 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	s.stop()
 	s.wg.Wait() // short: the end of s.run has ended all their requests
 	g.lose(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
-	for _, g := range append(s.earlier, g) { // nobody changes earlier any more
-		g.reaper.giveUp()
-	}
 	switch {
 	case err == nil:
 	case g.adopted:
@@ -107,46 +104,34 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	case <-ctx.Done():
 		return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
 	}
-	// The session may have lost the adopted lease while its owner still renews it: nobody else deletes our keys on it.
-	err := s.adopted.releaseKeys(ctx)
-	// The server may still have an earlier lease, with the keys of locks that were lost and not unlocked.
+	// The server may still have earlier leases, with the keys of locks that were lost and not unlocked.
 	s.mu.Lock()
 	leases := append(slices.Clone(s.earlier), g)
 	s.mu.Unlock()
+	var errs []error
 	for _, g := range leases {
-		if !g.adopted {
-			err = errors.Join(err, s.revoke(ctx, g))
-		}
+		errs = append(errs, g.giveBack(ctx))
 	}
-	return err
+	return errors.Join(errs...)
 }
 
-// releaseKeys deletes our keys on an adopted lease. On nil it does nothing.
-func (g *grant) releaseKeys(ctx context.Context) error {
-	if g == nil || g.expired() {
-		return nil
-	}
-	ctx, cancel := g.boundByTTL(ctx)
-	defer cancel()
-	if err := errors.Join(g.deleteKeys(ctx, g.keys.inUse()), g.reaper.flush(ctx)); err != nil {
-		return fmt.Errorf("remove the keys on adopted lease %x: %w", int64(g.id), err)
-	}
-	return nil
-}
-
-// boundByTTL bounds ctx by the remaining life of the lease or, if that is lost, by a few attempts; and by 10 s, because
-// what is not deleted by then expires soon.
-func (g *grant) boundByTTL(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, min(max(g.remaining()+g.margin, 3*g.queue.Bound), 10*time.Second))
-}
-
-func (s *Session) revoke(ctx context.Context, g *grant) error {
+// giveBack revokes the lease, which deletes all its keys. An adopted one is not ours: giveBack deletes our keys on it.
+func (g *grant) giveBack(ctx context.Context) error {
 	if g.expired() {
 		return nil
 	}
-	ctx, cancel := g.boundByTTL(ctx)
+	// For the remaining life of the lease or, if that is lost, for a few attempts; and for 10 s at most, because what is not
+	// deleted by then expires soon.
+	ctx, cancel := context.WithTimeout(ctx, min(max(g.remaining()+g.margin, 3*g.queue.Bound), 10*time.Second))
 	defer cancel()
-	if keys := g.keys.inUse(); len(keys) >= fewKeys {
+	keys := g.keys.inUse()
+	if g.adopted {
+		if err := errors.Join(g.deleteKeys(ctx, keys), g.reaper.flush(ctx)); err != nil {
+			return fmt.Errorf("remove the keys on adopted lease %x: %w", int64(g.id), err)
+		}
+		return nil
+	}
+	if len(keys) >= fewKeys {
 		end, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
 		_ = g.deleteKeys(half, keys) // remaining keys are deleted with the lease
@@ -154,7 +139,7 @@ func (s *Session) revoke(ctx context.Context, g *grant) error {
 	}
 	err := g.do(ctx, func(a *etcd.Attempt) error {
 		_, err := etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
-			return s.conn.Client.Revoke(ctx, g.id)
+			return g.s.conn.Client.Revoke(ctx, g.id)
 		})
 		return err
 	})

@@ -132,7 +132,7 @@ func (g *grant) expired() bool {
 	case g.cause.Reason == ReasonLeaseGone:
 		return true
 	}
-	return !g.adopted && g.s.clock.Since(g.sent) > 3*g.ttl
+	return !g.adopted && g.s.clock.Since(g.sent)/3 > g.ttl // three TTLs may overflow
 }
 
 // lose ends the lease, and with it every handle, unless it has ended already.

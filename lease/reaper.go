@@ -67,12 +67,12 @@ func (r *reaper) add(e queue.Entry, late bool) bool {
 	defer r.mu.Unlock()
 	_, known := r.orphans[e.Key]
 	r.orphans[e.Key] = &orphan{entry: e, late: late, since: time.Now()}
-	r.reportCleanUp()
 	if r.running {
 		poke(r.wake)
-	} else {
-		r.running = r.g.s.spawn(r.run)
+	} else if r.running = r.g.s.spawn(r.run); !r.running {
+		clear(r.orphans) // the session is closed
 	}
+	r.reportCleanUp()
 	return !known
 }
 
@@ -103,15 +103,8 @@ func (r *reaper) flush(ctx context.Context) error {
 	return errors.Join(failed, mayCome, both)
 }
 
-// giveUp forgets the orphans once nothing is deleted any more.
-func (r *reaper) giveUp() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.orphans)
-	r.reportCleanUp()
-}
-
-// run deletes what is due until no orphan is left, or the server has dropped the lease with all its keys.
+// run deletes what is due until no orphan is left, the server has dropped the lease with all its keys, or the session
+// is closed.
 func (r *reaper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		due, again, wait, more := r.next()
@@ -131,6 +124,11 @@ func (r *reaper) run(ctx context.Context) {
 		}
 		pause.Stop()
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = false
+	clear(r.orphans)
+	r.reportCleanUp()
 }
 
 // next returns the orphans to delete now, or else how long to wait. Those that have failed before are returned apart:

@@ -31,7 +31,6 @@ type Session struct {
 	opts      Options
 	clock     clock.Clock
 	nonce     string          // in every key of this session
-	adopted   *grant          // the lease that [Adopt] was given, lost or not; nil if none
 	revisions *etcd.Revisions // highest seen, of the era
 	log       *slog.Logger    // never blocks
 	logs      *logqueue.Queue // behind log; nil if there is no logger
@@ -52,7 +51,7 @@ type Session struct {
 
 	mu       sync.Mutex           // guards the fields below
 	grant    *grant               // the present lease; never nil, perhaps lost
-	earlier  []*grant             // lost leases, not adopted, that the server may still have
+	earlier  []*grant             // lost leases that the server may still have
 	healing  *healing             // not nil while a new lease is requested
 	changed  chan struct{}        // closed and replaced when the status changes
 	closing  bool                 // Close was called
@@ -119,7 +118,6 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	if g.margin > g.ttl/3 {
 		return nil, fmt.Errorf("lease: Options.Margin is %v, want 0 to a third of the adopted lease's TTL, %v", g.margin, g.ttl/3)
 	}
-	s.adopted = g
 	s.start(g)
 	return s, nil
 }
@@ -217,7 +215,7 @@ func (s *Session) start(g *grant) {
 // startLocked is start under s.mu.
 func (s *Session) startLocked(g *grant) {
 	s.earlier = slices.DeleteFunc(s.earlier, (*grant).expired)
-	if old := s.grant; old != nil && !old.adopted && !old.expired() {
+	if old := s.grant; old != nil && !old.expired() {
 		s.earlier = append(s.earlier, old)
 	}
 	s.grant = g

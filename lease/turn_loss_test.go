@@ -55,6 +55,35 @@ func TestTurns_holdersKeyIsDeleted(t *testing.T) {
 	})
 }
 
+// The same, if the holder's context has ended before, and its function goes on.
+func TestTurns_holdersKeyIsDeleted_contextHasEnded(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, e *env){
+		"asked to release": func(t *testing.T, e *env) {
+			t.Helper()
+			require.NoError(t, lease.Release(t.Context(), e.c.Client, "a", lease.ReleaseOptions{}))
+		},
+		"held for too long": func(*testing.T, *env) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Second))
+				require.NoError(t, err)
+				next := e.wait(t.Context(), "a")
+				end(t, e)
+				e.at(2 * time.Second)
+				require.Error(t, l.Err())
+				requirePending(t, next)
+				require.True(t, e.srv.Delete(l.Key()))
+				got := granted(t, next)
+				requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
+				require.NoError(t, got.lock.Unlock(t.Context()))
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
 // An operator overwrites the holder's key, which stays: the old hold is lost, and nobody gets the lock until it is
 // unlocked.
 func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
