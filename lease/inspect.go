@@ -22,7 +22,6 @@ type Class string
 
 // The classes, as the keys tell them.
 const (
-	// The classes, as the keys show them.
 	ClassExclusive Class = "exclusive" // a lock, leader or candidate; a tree's node or a set's name that is held alone
 	ClassReader    Class = "reader"    // a read lock, or a node above the locked one
 	ClassSlot      Class = "slot"      // a permit, or a waiter for one

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -273,5 +275,36 @@ func TestWatch_ends(t *testing.T) {
 		o.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied})
 		o.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 		require.ErrorContains(t, receive(t, o.err), "permission denied")
+	})
+}
+
+// A watch that was denied ends no other watch of its client, however long its consumer takes over the last queue.
+func TestWatch_deniedWhileItsConsumerIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		o := e.onlook(t, "b")
+		opened := func() (n int) {
+			for _, call := range o.c.Calls(fakeetcd.Watch) {
+				if len(call.Request.(*pb.WatchCreateRequest).RangeEnd) > 0 { // it is no probe
+					n++
+				}
+			}
+			return n
+		}
+		for _, err := range lease.Watch(t.Context(), o.c.Client, "a") {
+			if err != nil {
+				require.ErrorContains(t, err, "permission denied")
+				continue
+			}
+			ofA := func(call fakeetcd.Call) bool { return strings.Contains(fmt.Sprint(call.Request), `"a/`) }
+			for _, m := range []fakeetcd.Method{fakeetcd.Get, fakeetcd.Watch} {
+				o.c.Inject(m, fakeetcd.Fault{Err: errDenied, Match: ofA})
+			}
+			o.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+			time.Sleep(time.Second)
+			before := opened()
+			time.Sleep(time.Minute)
+			require.Equal(t, before, opened())
+		}
 	})
 }

@@ -9,19 +9,13 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// watchConnection calls reclaim whenever the client has a connection again after it had none.
-func (g *grant) watchConnection(context.Context) {
-	g.s.conn.OnReconnect(g.handles, g.reclaim) //nolint:contextcheck // for the life of the lease, not of the session
-}
-
 // reclaim deletes keys that are attached to the lease although they were released. A restore brings back every key of
 // the snapshot, and as long as the lease is renewed, such a key blocks its queue and belongs to nobody. So does a key
 // whose request arrived after the reaper had given it up.
 //
 // If a restore visibly takes revisions back, the session ends, and the lease with it. If the revisions were raised, or
 // have caught up, nothing shows the restore for certain. But no cluster serves while it is restored, so reclaim runs
-// when the client has been without a connection, and after a stream of renewals broke. It is one read, and usually no
-// more.
+// after a stream of renewals broke. It is one read, and usually no more.
 func (g *grant) reclaim() {
 	if _, ever := g.anyKey(); !ever {
 		return

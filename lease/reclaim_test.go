@@ -40,6 +40,9 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 		"a renewal fails": func(e *env) {
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
 		},
+		"a renewal is not answered, and its stream is left": func(e *env) {
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Before: 3 * ttl})
+		},
 		"a stream breaks while no renewal is under way": func(e *env) { e.c.BreakKeepAlives(rpctypes.ErrGRPCStopped) },
 	} {
 		inBubble(t, name, func(t *testing.T) {
@@ -55,7 +58,7 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 			require.ElementsMatch(t, []string{gone.Key(), others, held.Key()}, keysOf(e), "there is no reason to look")
 
 			trouble(e)
-			time.Sleep(2 * third)
+			time.Sleep(2 * ttl)
 			synctest.Wait()
 			require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))
 			require.NoError(t, held.Err())

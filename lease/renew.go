@@ -145,6 +145,7 @@ func (r *renewals) next(ctx context.Context) *line {
 	if r.own.busy && clk.Since(r.own.asked) >= r.g.ttl { // an answer would come too late
 		r.leave(r.own)
 		r.own = r.line(ctx, "")
+		r.broken = true // the stream that was left may break unnoticed
 	}
 	if !r.own.busy && (r.tries == 0 || r.tries == 1 && r.failed) {
 		return r.own

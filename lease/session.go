@@ -221,7 +221,6 @@ func (s *Session) startLocked(g *grant) {
 	s.grant = g
 	s.goLocked(g.watchDeadline)
 	s.goLocked(g.renew)
-	s.goLocked(g.watchConnection)
 	s.notifyLocked()
 }
 

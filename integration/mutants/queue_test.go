@@ -464,13 +464,6 @@ var queueMutants = []mutant{
 		by:   killer{inEtcd, "TestStreams_Watch_endsWithItsCallerOrItsStream", `require.Error(t, bySuspect.Err())`},
 	},
 	{
-		name: "OnReconnect: a reconnection between two looks is missed",
-		file: "internal/etcd/unreachable.go",
-		old:  "if now = conn.GetState(); now == connectivity.Ready {",
-		new:  "before := now\n\t\tif now = conn.GetState(); now == connectivity.Ready && before != now {",
-		by:   killer{inEtcd, "TestOnReconnect/back_before_the_process_looks", `require.Equal(t, row.want, n)`},
-	},
-	{
 		name: "Unavailable counts as a refusal",
 		file: "internal/etcd/verdict.go",
 		old:  "case codes.InvalidArgument, codes.OutOfRange,",

@@ -99,31 +99,6 @@ func explain(err error) error {
 	return err
 }
 
-// OnReconnect calls f each time when the client was without any connection and has one again, until ctx ends. f must
-// not block.
-func (c *Conn) OnReconnect(ctx context.Context, f func()) {
-	if conn := c.Client.ActiveConnection(); conn != nil {
-		onReconnect(ctx, conn, f)
-	}
-}
-
-// onReconnect goes by the changes of the state and not by the states that it sees: a connection that is lost and made
-// again while this process is busy or paused may be ready each time that it looks.
-func onReconnect(ctx context.Context, conn stated, f func()) {
-	now := conn.GetState()
-	for conn.WaitForStateChange(ctx, now) {
-		if now = conn.GetState(); now == connectivity.Ready {
-			f()
-		}
-	}
-}
-
-// stated is the part of grpc.ClientConn that has to do with its state.
-type stated interface {
-	GetState() connectivity.State
-	WaitForStateChange(ctx context.Context, from connectivity.State) bool
-}
-
 // Reconnect makes a client without any connection try to connect now: gRPC's own backoff between attempts to connect
 // grows to two minutes, longer than most leases last.
 func (c *Conn) Reconnect() {

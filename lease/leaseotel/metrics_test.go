@@ -96,14 +96,20 @@ func testResources(t *testing.T) {
 		require.ErrorIs(t, g.CheckContext(ctx, "accounts", 90), fence.ErrOtherLock)
 	})
 	require.ErrorIs(t, g.Check("orders", 0), fence.ErrInvalidToken)
+	require.NoError(t, g.Claim("b\xff", 2), "a resource may have any name, an attribute not")
+	p.request(t.Context(), func(ctx context.Context) {
+		require.ErrorIs(t, g.CheckContext(ctx, "b\xff", 1), fence.ErrStale)
+	})
 	require.Equal(t, `leasefence.tokens {token} {mode=read outcome=stale resource=orders} 1
 leasefence.tokens {token} {mode=write outcome=accepted resource=accounts} 1
+leasefence.tokens {token} {mode=write outcome=accepted resource=b�} 1
 leasefence.tokens {token} {mode=write outcome=accepted resource=orders} 2
 leasefence.tokens {token} {mode=write outcome=other_lock resource=accounts} 1
+leasefence.tokens {token} {mode=write outcome=stale resource=b�} 1
 leasefence.tokens {token} {mode=write outcome=stale resource=orders} 1`, p.metrics(t))
 
 	spans := p.exporter.GetSpans()
-	require.Len(t, spans, 2)
+	require.Len(t, spans, 3)
 	require.Equal(t, "53", value(spans[0], "leasefence.token"))
 	require.Empty(t, value(spans[0], "leasefence.grant"), "the context does not name the lock")
 	require.Empty(t, spans[0].Links)
@@ -112,6 +118,7 @@ leasefence.tokens {token} {mode=write outcome=stale resource=orders} 1`, p.metri
 	require.Len(t, spans[1].Links, 1)
 	require.Equal(t, leaseotel.Link("/orders", 90).SpanContext, spans[1].Links[0].SpanContext)
 	require.Equal(t, " {mode=write outcome=other_lock resource=the accounts}", attributes(spans[1].Events[0].Attributes))
+	require.Equal(t, " {highest=2 mode=write outcome=stale resource=the b\ufffd}", attributes(spans[2].Events[0].Attributes))
 }
 
 // refusing refuses instruments.

@@ -93,7 +93,7 @@ func (r *Resources) refused(ctx context.Context, a fence.Access, err error) {
 		tokenOf(a.Token), attribute.String("leasefence.mode", mode), attribute.String("leasefence.outcome", outcome),
 	}
 	if r.opts.SpanResource != nil {
-		of = append(of, attribute.String("leasefence.resource", r.opts.SpanResource(a)))
+		of = append(of, attribute.String("leasefence.resource", telemetry.Value(r.opts.SpanResource(a))))
 	}
 	tokens := []fence.Token{a.Token}
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale.Highest != 0 {

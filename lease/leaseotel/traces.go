@@ -45,7 +45,7 @@ func (t *Telemetry) startAcquire(ctx context.Context, a lease.Acquisition) conte
 	s := &spans{about: append(slices.Clone(t.opts.Attributes),
 		attribute.String("leasefence.kind", telemetry.Kind(a.Kind)), attribute.Bool("leasefence.try", a.Try))}
 	if t.opts.SpanLock != nil {
-		s.about = append(s.about, attribute.String("leasefence.lock", t.opts.SpanLock(a)))
+		s.about = append(s.about, attribute.String("leasefence.lock", telemetry.Value(t.opts.SpanLock(a))))
 	}
 	s.about = slices.Clip(s.about)
 	ctx, s.acquire = t.tracer.Start(ctx, "acquire "+a.Kind.String(), trace.WithAttributes(s.about...))
@@ -61,7 +61,7 @@ func (t *Telemetry) queued(ctx context.Context, _ lease.Acquisition, ahead strin
 		s.acquire.AddEvent("leasefence.queued")
 		return
 	}
-	s.acquire.AddEvent("leasefence.queued", trace.WithAttributes(attribute.String("leasefence.ahead", ahead)))
+	s.acquire.AddEvent("leasefence.queued", trace.WithAttributes(attribute.String("leasefence.ahead", telemetry.Value(ahead))))
 }
 
 func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease.Acquired) {

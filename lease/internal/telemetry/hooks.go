@@ -52,7 +52,7 @@ func Hooks(record Record, lock func(lease.Acquisition) string) *lease.Hooks {
 func (s *session) of(ctx context.Context, a lease.Acquisition, m Metric, value float64, more string) {
 	of := Values{Kind(a.Kind), more}
 	if s.lock != nil {
-		of[len(Definitions[m].Labels)] = s.lock(a)
+		of[len(Definitions[m].Labels)] = Value(s.lock(a))
 	}
 	s.record(ctx, m, value, of)
 }
@@ -137,7 +137,7 @@ func FenceHooks(record Record, resource func(fence.Access) string) *fence.Hooks 
 		mode, outcome := Access(a, err)
 		of := Values{mode, outcome}
 		if resource != nil {
-			of[2] = resource(a)
+			of[2] = Value(resource(a))
 		}
 		record(ctx, Tokens, 1, of)
 	}

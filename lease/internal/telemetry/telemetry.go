@@ -11,6 +11,10 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
+// Value returns a text as the value of a label or attribute. Names of resources are any bytes, but Prometheus panics on a
+// label that is not UTF-8, and OTLP cannot carry such an attribute.
+func Value(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
+
 // Kind returns the value of the label kind.
 func Kind(k lease.Kind) string { return strings.ReplaceAll(k.String(), " ", "_") }
 
