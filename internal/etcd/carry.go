@@ -133,7 +133,7 @@ func (l *Line) split(batch []*caller, err error) [][]*caller {
 	// Deletions succeed though the lease is gone or the disk is full, so they must not fail with the puts.
 	var puts, others []*caller
 	for _, c := range batch {
-		if c.txn.Queue != "" {
+		if slices.ContainsFunc(c.txn.Then, func(op *pb.RequestOp) bool { return op.GetRequestPut() != nil }) {
 			puts = append(puts, c)
 		} else {
 			others = append(others, c)
@@ -155,16 +155,8 @@ func (l *Line) split(batch []*caller, err error) [][]*caller {
 func (l *Line) learn(batch []*caller, err error) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case errors.Is(err, rpctypes.ErrTooManyOps):
+	if tooLarge(err) {
 		l.mostOps = min(l.mostOps, len(batch)/2)
-	case errors.Is(err, rpctypes.ErrRequestTooLarge), Code(err) == codes.ResourceExhausted &&
-		!errors.Is(err, rpctypes.ErrNoSpace): // gRPC's own limit
-		bytes := 0
-		for _, c := range batch {
-			bytes += c.size
-		}
-		l.mostBytes = min(l.mostBytes, bytes/2)
 	}
 	return l.mostOps
 }

@@ -137,13 +137,10 @@ func (l *Line) take(ctx context.Context, round int) []*caller {
 		return nil
 	}
 	l.sent = time.Now()
-	var (
-		batch, rest []*caller
-		bytes       int
-		queues      = make(map[string]bool)
-	)
+	var batch, rest []*caller
+	queues := make(map[string]bool)
 	for i, c := range l.waiting {
-		if len(batch) > 0 && (len(batch) >= l.mostOps || bytes+c.size > l.mostBytes) {
+		if len(batch) >= l.mostOps {
 			rest = append(rest, l.waiting[i:]...)
 			break
 		}
@@ -152,7 +149,6 @@ func (l *Line) take(ctx context.Context, round int) []*caller {
 			continue
 		}
 		queues[c.txn.Queue] = true
-		bytes += c.size
 		batch = append(batch, c)
 	}
 	if l.waiting = rest; len(rest) > 0 {

@@ -13,12 +13,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// mostOps and mostBytes keep a request within the server's default limits: 128 operations and 1.5 MiB. etcd subtracts
-// the operations of the outer transaction from the limit of the nested ones, and the largest of these has 3.
-const (
-	mostOps   = 120
-	mostBytes = 1 << 20
-)
+// mostOps keeps a request within the server's default limit of 128 operations. etcd subtracts the operations of the
+// outer transaction from the limit of the nested ones, and the largest of these has 3. It also keeps a request within
+// the default of 1.5 MiB, but for names and values that are nearly all of the greatest length.
+const mostOps = 120
 
 // notFlatFor is the number of batches that are sent nested from the start, after a flat batch whose comparisons
 // failed. Without it a session that often loses a comparison would send most batches twice.
@@ -40,23 +38,6 @@ type Result struct {
 	Succeeded bool             // the comparisons held
 	Revision  int64            // of the store after the transaction; that of its writes, if there were any
 	Responses []*pb.ResponseOp // to Then or Else
-}
-
-// size estimates the bytes that the transaction takes in a request.
-func (t Txn) size() int {
-	const frame = 32 // the overhead of an operation, generously
-	n := frame
-	for _, c := range t.If {
-		n += frame + len(c.KeyBytes()) + len(c.ValueBytes())
-	}
-	for _, ops := range [...][]*pb.RequestOp{t.Then, t.Else} {
-		for _, op := range ops {
-			put, get := op.GetRequestPut(), op.GetRequestRange()
-			n += frame + len(put.GetKey()) + len(put.GetValue()) + len(get.GetKey()) + len(get.GetRangeEnd()) +
-				len(op.GetRequestDeleteRange().GetKey())
-		}
-	}
-	return n
 }
 
 // LineOptions of a [Line].
@@ -87,42 +68,37 @@ type LineOptions struct {
 // parts, down to single ones, so that only the transaction that is at fault fails. If the answer is lost, every
 // caller of the batch gets that error, and has to find out whether its own transaction was carried out.
 //
-// The line starts with the default limits of the server (operations in a transaction, bytes in a request). If the
-// server's limits are lower, the line learns that from the first refusal.
+// The line starts with the default limits of the server. If the server's are lower (operations in a transaction, bytes
+// in a request), the line learns that from the first refusal.
 //
 // A Line is safe for concurrent use. It needs no closing: without callers it does nothing.
 type Line struct {
 	conn *Conn
 	opts LineOptions
 
-	mu        sync.Mutex  // guards the fields below
-	busy      int         // lanes in use by requests of this round
-	round     int         // the number of times that requests were stuck; see enter
-	sent      time.Time   // when the latest request was sent
-	stuck     *time.Timer // runs while transactions wait for a lane
-	waiting   []*caller   // in the order in which they came
-	mostOps   int
-	mostBytes int
-	notFlat   int // the number of further batches that are sent nested
+	mu      sync.Mutex  // guards the fields below
+	busy    int         // lanes in use by requests of this round
+	round   int         // the number of times that requests were stuck; see enter
+	sent    time.Time   // when the latest request was sent
+	stuck   *time.Timer // runs while transactions wait for a lane
+	waiting []*caller   // in the order in which they came
+	mostOps int
+	notFlat int // the number of further batches that are sent nested
 
 	// refused are the queues whose last transaction the server refused for what it contained. Transactions of these
 	// queues are sent alone until one succeeds: a caller without permission that keeps trying would otherwise have
 	// each batch that it is in refused and split.
-	refused map[string]struct{}
-	inRow   int           // the number of failures in a row of transactions of these queues
-	apart   chan struct{} // of capacity 1: a slot, held while a transaction of these queues is under way
+	refused map[string]int // how often in a row
 }
 
 const (
-	mostRefused  = 1024           // the most queues that refused remembers
-	refusedPause = stuckAfter / 2 // after a failure, before the next transaction of refused queues
-	refusedFree  = 8              // failures in a row without a pause: a short denial costs no waiting
+	mostRefused = 1024 // the most queues that refused remembers
+	refusedFree = 8    // refusals in a row without a pause: a short denial costs no waiting
 )
 
 // caller is a transaction that waits to be sent in a batch, by the goroutine of a lane.
 type caller struct {
 	txn   Txn
-	size  int
 	bound time.Duration // the time limit of the request that carries it
 	many  int           // the number of copies of that request
 	again bool          // an earlier request with an unknown outcome carried it too
@@ -134,7 +110,7 @@ type caller struct {
 
 // NewLine returns a line that sends through conn.
 func NewLine(conn *Conn, opts LineOptions) *Line {
-	l := &Line{conn: conn, opts: opts, mostOps: mostOps, mostBytes: mostBytes, apart: make(chan struct{}, 1)}
+	l := &Line{conn: conn, opts: opts, mostOps: mostOps}
 	l.stuck = time.AfterFunc(time.Hour, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -148,9 +124,9 @@ func NewLine(conn *Conn, opts LineOptions) *Line {
 // any other error it may have been, or may still be. Whether t may then be repeated depends on what it does.
 func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	l.mu.Lock()
-	if _, refused := l.refused[t.Queue]; refused {
+	if n := l.refused[t.Queue]; n > 0 {
 		l.mu.Unlock()
-		return l.goApart(a, t)
+		return l.apart(a, t, n)
 	}
 	if len(l.waiting) == 0 {
 		if round, free := l.enter(); free {
@@ -159,7 +135,7 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 			return l.alone(a, t)
 		}
 	}
-	c := &caller{txn: t, size: t.size(), bound: max(a.bound, l.opts.Bound), many: a.copies, done: make(chan struct{})}
+	c := &caller{txn: t, bound: max(a.bound, l.opts.Bound), many: a.copies, done: make(chan struct{})}
 	l.waiting = append(l.waiting, c)
 	switch {
 	case len(l.waiting) == 1:
@@ -206,29 +182,17 @@ func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
 	return Result{Succeeded: resp.Succeeded, Revision: resp.Header.Revision, Responses: resp.Responses}, nil
 }
 
-// goApart sends t in a request of its own. Only one such request is under way at a time, and after a number of
-// failures in a row there is a pause after each: etcd commits a refused transaction like any other, so a caller that
-// repeats one without end would slow the others. A request that is not answered holds up the next one for no longer
-// than stuckAfter.
-func (l *Line) goApart(a *Attempt, t Txn) (res Result, err error) {
-	stuck := time.NewTimer(stuckAfter)
-	defer stuck.Stop()
-	select {
-	case l.apart <- struct{}{}:
-		defer func() {
-			var pause time.Duration
-			l.mu.Lock()
-			if l.inRow++; err == nil {
-				l.inRow = 0
-			} else if l.inRow > refusedFree {
-				pause = refusedPause
-			}
-			l.mu.Unlock()
-			time.AfterFunc(pause, func() { <-l.apart })
-		}()
-	case <-stuck.C:
-	case <-a.Context().Done():
-		return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.Context().Err())
+// apart sends t in a request of its own and, after many refusals in a row, after a pause: etcd commits a refused
+// transaction like any other, so a caller that repeats one without end would slow the others.
+func (l *Line) apart(a *Attempt, t Txn, refusals int) (Result, error) {
+	if refusals > refusedFree {
+		pause := time.NewTimer(stuckAfter)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-a.Context().Done():
+			return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.Context().Err())
+		}
 	}
 	return l.alone(a, t)
 }
@@ -245,9 +209,9 @@ func (l *Line) note(queue string, err error) {
 		delete(l.refused, queue)
 	case code == codes.PermissionDenied, code == codes.InvalidArgument:
 		if l.refused == nil || len(l.refused) >= mostRefused {
-			l.refused = make(map[string]struct{})
+			l.refused = make(map[string]int)
 		}
-		l.refused[queue] = struct{}{}
+		l.refused[queue]++
 	}
 }
 

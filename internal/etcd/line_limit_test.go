@@ -108,25 +108,16 @@ func requireAnswers(t *testing.T, all []outcome) {
 
 // Waiting transactions are sent in as few requests as the server's limits allow.
 func TestLine_limit(t *testing.T) {
-	for name, tc := range map[string]struct {
-		txns func(*env) []etcd.Txn
-		most int // requests
-	}{
-		"operations": {func(e *env) []etcd.Txn { return e.enters("a", 500) }, 5},
-		"bytes":      {func(e *env) []etcd.Txn { return e.fill("a", 60, 90<<10) }, 7},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
-			outcomes, reqs := e.together(t, tc.txns(e))
-			requireAnswers(t, outcomes)
-			for _, req := range reqs {
-				require.LessOrEqual(t, len(req.Success), 120)
-				require.LessOrEqual(t, bytesOf(req), 1<<20)
-			}
-			require.LessOrEqual(t, len(reqs), tc.most)
-			require.Zero(t, e.now())
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		outcomes, reqs := e.together(t, e.enters("a", 500))
+		requireAnswers(t, outcomes)
+		for _, req := range reqs {
+			require.LessOrEqual(t, len(req.Success), 120)
+		}
+		require.LessOrEqual(t, len(reqs), 5)
+		require.Zero(t, e.now())
+	})
 }
 
 // A transaction that alone exceeds the line's limit, but not the server's, is sent all the same.

@@ -59,7 +59,7 @@ var (
 	// etcdsOwn and retrying are the types of a client's own KV and of the KVClient in it.
 	etcdsOwn = reflect.TypeOf(clientv3.NewKVFromKVClient(nil, nil))
 	retrying = reflect.TypeOf(clientv3.RetryKVClient(new(clientv3.Client)))
-	// callOptions are the client's defaults. A line's requests are below the default of MaxCallSendMsgSize.
+	// callOptions are the client's defaults. Its limit for requests, 2 MiB, is above the server's.
 	callOptions = []grpc.CallOption{grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 )
 
