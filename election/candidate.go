@@ -30,6 +30,16 @@ type candidate struct {
 	waited bool          // an earlier leader was ahead, and may have been asked instead of this candidate
 	asked  chan struct{} // of capacity 1: this candidate's key was written
 	rev    atomic.Int64  // the latest revision at which it was written
+	warned time.Time     // when a refusal was last reported
+}
+
+// refused reports, at most once a minute, what the caller tries again whatever the error: a missing permission may be
+// back in a moment.
+func (c *candidate) refused(log *slog.Logger, what string, err error) {
+	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
+		c.warned = now
+		log.Warn("cannot "+what+", and tries again", "err", err)
+	}
 }
 
 // mark begins the suffix of a candidate's key. A contender without a mark keeps its place in the queue.
@@ -54,28 +64,35 @@ func (c *candidate) waits(ctx context.Context, q *queue.Queue, e queue.Entry) {
 	if c.priority == 0 {
 		return
 	}
-	select {
-	case <-time.After(preferAfter):
-	case <-ctx.Done():
-		return
+	pause := etcd.Backoff{Longest: q.Bound}
+	for wait := preferAfter; ; wait = pause.Next() {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error { return c.ask(a, q, e) })
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		c.refused(c.log, "ask the leader to hand over", err)
 	}
-	err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
-		leader, err := q.Owner(a, e.Prefix)
-		if err != nil || leader == nil {
-			return err
-		}
-		if theirs, is := priorityOf(e.Prefix, leader.Key); !is || theirs >= c.priority {
-			return nil
-		}
-		// If the leader or e has gone meanwhile, nothing is written: a late request must not ask another leader, and
-		// the next leader looks by itself.
-		leads := clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "=", leader.CreateRevision)
-		_, err = a.Txn([]clientv3.Cmp{leads, e.Held()}, []clientv3.Op{rewrite(string(leader.Key))}, nil)
+}
+
+// ask asks the leader to hand over to the candidate in the place e, if the leader's priority is lower.
+func (c *candidate) ask(a *etcd.Attempt, q *queue.Queue, e queue.Entry) error {
+	leader, err := q.Owner(a, e.Prefix)
+	if err != nil || leader == nil {
 		return err
-	})
-	if err != nil && ctx.Err() == nil {
-		c.log.Warn("a leader of lower priority was not asked to hand over", "err", err)
 	}
+	if theirs, is := priorityOf(e.Prefix, leader.Key); !is || theirs >= c.priority {
+		return nil
+	}
+	// If the leader or e has gone meanwhile, nothing is written: a late request must not ask another leader, and the
+	// next leader looks by itself.
+	leads := clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "=", leader.CreateRevision)
+	_, err = a.Txn([]clientv3.Cmp{leads, e.Held()}, []clientv3.Op{rewrite(string(leader.Key))}, nil)
+	return err
 }
 
 // touched is called, perhaps more than once, when the candidate's key was written at rev.
@@ -89,12 +106,14 @@ func (c *candidate) touched(rev int64) {
 	}
 }
 
-// awaitPreferred returns nil when the leadership can be handed over to a candidate of a higher priority.
+// awaitPreferred returns nil when the leadership can be handed over to a candidate of a higher priority. It returns an
+// error only if ctx ends.
 func (l *Leadership) awaitPreferred(ctx context.Context) error {
 	var look <-chan time.Time
 	if l.as.waited {
 		look = time.After(preferAfter)
 	}
+	pause := etcd.Backoff{Longest: l.hold.Queue.Bound}
 	for {
 		select {
 		case <-look:
@@ -102,8 +121,14 @@ func (l *Leadership) awaitPreferred(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if err := l.preferred(ctx); !errors.Is(err, ErrNoCandidate) {
-			return err
+		switch err := l.preferred(ctx); {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrNoCandidate):
+			pause.Reset()
+		case ctx.Err() == nil:
+			l.as.refused(l.log, "look for a candidate of a higher priority", err)
+			look = time.After(pause.Next())
 		}
 	}
 }

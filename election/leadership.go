@@ -92,12 +92,7 @@ func campaign(ctx context.Context, s *lease.Session, name string, opts Options, 
 
 // prefer ends the leadership once it can be handed over to a candidate of a higher priority.
 func (l *Leadership) prefer() {
-	err := l.awaitPreferred(l.ctx)
-	switch {
-	case l.ctx.Err() != nil:
-		return
-	case err != nil:
-		l.log.Warn("does not see candidates of a higher priority any more", "err", err)
+	if l.awaitPreferred(l.ctx) != nil || l.ctx.Err() != nil {
 		return
 	}
 	select {
@@ -209,8 +204,8 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 //
 // Otherwise the leadership ends, and Transfer returns the errors of Resign. If the candidate leaves at the last moment,
 // the next one in the queue leads, and the error matches ErrNoCandidate or ErrBlocked. If etcd's database is full,
-// nobody can be passed: the next one in the queue leads, and the error is etcd's. If ctx ends before the server has
-// confirmed, either of the two may lead.
+// nobody can be passed: the next one in the queue leads, and the error is etcd's. After another error of etcd's, or if
+// ctx ends before the server has confirmed, either of the two may lead.
 //
 // A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for
 // Resign.

@@ -3,11 +3,14 @@ package election_test
 import (
 	"context"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
@@ -139,6 +142,44 @@ func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
 			time.Sleep(time.Minute)
 			require.Equal(t, []string{"second"}, values(p.srv))
 			require.NoError(t, l.Err())
+		})
+	}
+}
+
+// An error of Proclaim says whether the value may be the new one.
+func TestLeadership_Proclaim_saysWhatIsUnknown(t *testing.T) {
+	denied := fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied}
+	for name, tc := range map[string]struct {
+		lose    fakeetcd.Message // of the first attempt
+		then    fakeetcd.Fault   // of the others
+		asked   bool             // to release, before the others arrive
+		want    error
+		value   string
+		unknown bool
+	}{
+		"denied":                         {then: denied, want: rpctypes.ErrPermissionDenied, value: "old"},
+		"request lost, then denied":      {lose: fakeetcd.Request, then: denied, want: rpctypes.ErrPermissionDenied, value: "old", unknown: true},
+		"answer lost, then denied":       {lose: fakeetcd.Answer, then: denied, want: rpctypes.ErrPermissionDenied, value: "new", unknown: true},
+		"no answer":                      {then: fakeetcd.Fault{Lose: fakeetcd.Answer}, want: errEnough, value: "new", unknown: true},
+		"asked to release":               {asked: true, want: lease.ErrAskedToRelease, value: "old"},
+		"request lost, asked to release": {lose: fakeetcd.Request, asked: true, want: lease.ErrAskedToRelease, value: "old"},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			p, other := newPair(t)
+			l := p.leads(t, election.Options{Value: "old"})
+			if tc.lose != fakeetcd.None {
+				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Lose: tc.lose, Err: fakeetcd.ErrUnavailable})
+			}
+			if tc.then.Match = writes; tc.asked {
+				tc.then.OnRequest = sync.OnceFunc(func() { other.release(t) })
+			}
+			p.c.Inject(fakeetcd.Txn, tc.then)
+			err := l.Proclaim(timeout(t, time.Second, errEnough), "new")
+			require.ErrorIs(t, err, tc.want)
+			require.Equal(t, tc.unknown, strings.HasSuffix(err.Error(), "; the value may be the new one"), "%v", err)
+			now, err := election.Current(t.Context(), other.c.Client, "x")
+			require.NoError(t, err)
+			require.Equal(t, tc.value, now.Value)
 		})
 	}
 }

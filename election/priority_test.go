@@ -1,13 +1,16 @@
 package election_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -214,4 +217,51 @@ func TestLeadership_Transfer_oneBetweenHangs(t *testing.T) {
 		require.Equal(t, []string{"c"}, values(s.srv))
 		require.NoError(t, next.Err())
 	})
+}
+
+// What etcd refuses is tried again, seldom, and reported now and then: priorities count again when it is allowed again.
+func TestCampaign_priority_refusedForAWhile(t *testing.T) {
+	getsOne := func(call fakeetcd.Call) bool { return len(call.Request.(*pb.RangeRequest).RangeEnd) == 0 }
+	for name, tc := range map[string]struct {
+		asking bool // the fault is the asking candidate's, not the leader's
+		method fakeetcd.Method
+		match  func(fakeetcd.Call) bool
+	}{
+		"the leader's look":               {false, fakeetcd.Get, nil},
+		"the leader's wait for a lock":    {false, fakeetcd.Get, getsOne},
+		"the candidate's look":            {true, fakeetcd.Get, nil},
+		"the candidate's request to lead": {true, fakeetcd.Txn, asks},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			var log bytes.Buffer
+			opts := lease.Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+			p, locks, high := newProcess(t, srv, opts), newProcess(t, srv, lease.Options{}), newProcess(t, srv, opts)
+			l := p.leads(t, election.Options{Value: "a"})
+			ctx, giveUp := context.WithCancel(t.Context())
+			defer giveUp()
+			go func() { _, _ = locks.s.Lock(ctx, "x") }()
+			synctest.Wait()
+			c := high.campaign(t.Context(), election.Options{Value: "b", Priority: 1})
+			synctest.Wait()
+			if tc.asking {
+				p = high
+			}
+			restore := p.c.Inject(tc.method, fakeetcd.Fault{Match: tc.match, Err: rpctypes.ErrGRPCPermissionDenied})
+			before := requests(p)
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.NotZero(t, log.Len())
+			require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("\n")), 61, "lines")
+			require.LessOrEqual(t, requests(p)-before, 4*int(time.Hour/(attempt/2)), "requests")
+			require.NoError(t, l.Err())
+
+			restore()
+			giveUp()
+			time.Sleep(2 * attempt)
+			require.ErrorIs(t, l.Err(), election.ErrHandedOver)
+			require.NoError(t, l.Resign(t.Context()))
+			require.NoError(t, c.won(t).Resign(t.Context()))
+		})
+	}
 }

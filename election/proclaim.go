@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -15,9 +16,10 @@ import (
 // Proclaim changes the value that others see of the leader. Lease and token stay. It writes only while this
 // leadership's key is there. Concurrent calls are carried out one after the other.
 //
-// A value has at most 4 KiB. On an error the value is unchanged, except that it may be the new one if ctx ended before
-// the server had answered. A late request never undoes a later Proclaim. The error wraps ctx's cause if ctx ended, and
-// matches [lease.ErrLost] or [ErrResigned] if the leadership has ended.
+// A value has at most 4 KiB. On an error the value is unchanged, unless the error says that it may be the new one: an
+// attempt was sent and its answer has not arrived, whatever a later attempt was answered. A late request never undoes a
+// later Proclaim. The error wraps ctx's cause if ctx ended, and matches [lease.ErrLost] or [ErrResigned] if the
+// leadership has ended.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
 	if err := checkValue("value", value, 0); err != nil {
 		return err
@@ -40,13 +42,21 @@ func (l *Leadership) proclaim(ctx context.Context, value string) error {
 	}
 	ctx, cancel := scope.Join(ctx, l.lock.Context())
 	defer cancel()
-	_, err := l.hold.While(ctx, func(a *etcd.Attempt) error { return l.write(ctx, a, value) })
+	var found error
+	late, err := l.hold.While(ctx, func(a *etcd.Attempt) (err error) {
+		found, err = l.write(ctx, a, value)
+		return cmp.Or(err, found)
+	})
+	if late && err != nil && found == nil {
+		err = fmt.Errorf("%w; the value may be the new one", err)
+	}
 	return translate(err)
 }
 
 // write puts a value into the leader's key, on condition that the key was not modified since l.written: so a late
-// request cannot undo a later one.
-func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) error {
+// request cannot undo a later one. Found is why the leadership has ended, if the key shows that: no attempt can write the
+// value any more.
+func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) (found, err error) {
 	for e := l.hold.Entry; ; {
 		resp, err := l.hold.Queue.Line.Commit(a, etcd.Txn{
 			If:   []clientv3.Cmp{e.Held(), clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)},
@@ -55,21 +65,21 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 		})
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case resp.Succeeded:
 			l.written = resp.Revision
 			l.as.rev.Store(l.written) // nobody has asked by this write
-			return nil
+			return nil, nil
 		}
 		kv := first(resp.Responses[0].GetResponseRange().Kvs)
 		switch {
 		case kv == nil || kv.CreateRevision != e.Rev:
-			return l.hold.Ended(ctx, queue.Deleted)
+			return l.hold.Ended(ctx, queue.Deleted), nil
 		case clientv3.LeaseID(kv.Lease) != e.Lease:
-			return l.hold.Ended(ctx, queue.Overwritten)
+			return l.hold.Ended(ctx, queue.Overwritten), nil
 		case queue.Asked(kv):
-			if err := l.hold.Ended(ctx, queue.Unwanted); queue.Text(kv) != value {
-				return err
+			if found := l.hold.Ended(ctx, queue.Unwanted); queue.Text(kv) != value {
+				return found, nil
 			}
 		}
 		// The key was written on the same lease: by a candidate that asks this leader to hand over, by another handle
@@ -77,7 +87,7 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) e
 		l.written = kv.ModRevision
 		l.as.touched(l.written) // the watch may show the next write only
 		if queue.Text(kv) == value {
-			return nil
+			return nil, nil
 		}
 	}
 }

@@ -62,9 +62,13 @@ type ReleaseOptions struct {
 // first in the queue but does not know it yet fails with ErrAskedToRelease.
 //
 // The error matches [ErrNotHeld] if nobody holds the lock, or not with the given revision. Without a revision it is an
-// error if several hold the lock. Failures that may pass are retried until ctx ends; the error then wraps ctx's cause,
-// and the request may have been carried out. Release needs read permission on the name's keys and, except with
-// ReleaseWait, write permission.
+// error if several hold the lock. Failures that may pass are retried until ctx ends; the error then wraps ctx's cause.
+// The request may have been carried out then, and also if etcd refuses an attempt, such as for a missing permission: the
+// answer to an earlier attempt may have been lost.
+//
+// Release needs read permission on the name's keys and, except with ReleaseWait, write permission. ReleaseWait needs that
+// too if the key stands though a member does not know its lease: only a write shows that the lease has ended. It puts the
+// key, unchanged, and if etcd refuses that because there is no such lease, it deletes the key.
 func Release(ctx context.Context, client *clientv3.Client, name string, opts ReleaseOptions) error {
 	if err := checkInspected(client, name); err != nil {
 		return err

@@ -131,7 +131,6 @@ func (c *candidate) requireNoTenure(t *testing.T) {
 // requireLost checks that a tenure's context has ended with ErrLost.
 func requireLost(ctx context.Context, t *testing.T) {
 	t.Helper()
-	synctest.Wait()
 	require.ErrorIs(t, context.Cause(ctx), k8slock.ErrLost)
 }
 

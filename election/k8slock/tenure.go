@@ -12,6 +12,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/etcd"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // tenure is the time from one acquisition to its end. It has its own etcd lease, by which a Lock recognizes its record.
@@ -127,10 +128,10 @@ func (l *Lock) NewContext(ctx context.Context) (context.Context, error) {
 	case !t.live():
 		return nil, fmt.Errorf("%w: %w", ErrNotLeading, t.cause())
 	}
-	ctx, cancel := context.WithCancelCause(fence.WithLock(fence.NewContext(ctx, t.token), l.key))
-	forget := context.AfterFunc(t.ctx, func() { cancel(t.cause()) })
-	context.AfterFunc(ctx, func() { forget() }) // a tenure outlives the contexts of many requests
-	return ctx, nil
+	// The tenure's context is the parent: the call that ends the tenure ends work itself, before it sends a release.
+	work, done := scope.Work(t.ctx, ctx)
+	context.AfterFunc(work, done) // ctx may outlive many tenures
+	return fence.WithLock(fence.NewContext(work, t.token), l.key), nil
 }
 
 // present is the last tenure, live or not, or nil.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,5 +178,36 @@ func TestLock_NewContext_isFreed(t *testing.T) {
 		runtime.GC()
 		require.Nil(t, held.Value())
 		a.token(t)
+	})
+}
+
+// The call that ends a tenure ends its contexts itself, and before it sends a release: after that another candidate may
+// lead. Goroutines would end some of so many contexts later.
+func TestLock_NewContext_endsBeforeARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		var works []context.Context
+		begin := func() {
+			works = nil
+			for range 100 {
+				works = append(works, a.context(t))
+			}
+		}
+		late := false
+		look := func() {
+			late = late || slices.ContainsFunc(works, func(work context.Context) bool { return work.Err() == nil })
+		}
+
+		a.create(t)
+		begin()
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: func(fakeetcd.Call) bool { look(); return true }})
+		require.NoError(t, a.Update(t.Context(), released()))
+
+		a.update(t)
+		begin()
+		a.RecordEvent("stopped leading")
+		look()
+		require.False(t, late)
+		require.ErrorIs(t, context.Cause(works[0]), k8slock.ErrStopped)
 	})
 }

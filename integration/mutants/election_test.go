@@ -156,9 +156,16 @@ var electionMutants = []mutant{
 	{
 		name: "k8slock: a context of a tenure is kept until the tenure ends",
 		file: "election/k8slock/tenure.go",
-		old:  "context.AfterFunc(ctx, func() { forget() })",
-		new:  "_ = forget",
+		old:  "scope.Work(t.ctx, ctx)",
+		new:  "scope.Work(t.ctx, context.WithoutCancel(ctx))",
 		by:   killer{inK8slock, "TestLock_NewContext_isFreed", `require.Nil(t, held.Value())`},
+	},
+	{
+		name: "k8slock: a context of a tenure ends after the release is sent",
+		file: "election/k8slock/tenure.go",
+		old:  "scope.Work(t.ctx, ctx)",
+		new:  "scope.Work(ctx, t.ctx)",
+		by:   killer{inK8slock, "TestLock_NewContext_endsBeforeARelease", `require.False(t, late)`},
 	},
 	{
 		name: "Proclaim: hides a request to hand over",
