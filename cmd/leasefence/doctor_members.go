@@ -179,7 +179,7 @@ func speed(times []time.Duration, ttl time.Duration) finding {
 	}
 	f.Says += ": if a few commits are slower still, renewals come too late and locks are lost"
 	f.Do = fmt.Sprintf("Give etcd a disk of its own, check the network to this member, or raise the TTL to %v or more.",
-		(10 * median).Round(time.Second))
+		(10*median + time.Second - 1).Truncate(time.Second))
 	return f
 }
 

@@ -68,10 +68,13 @@ func TestSpeed(t *testing.T) {
 	f := speed(times(5000*ms, 101*ms, ms), time.Second)
 	require.Equal(t, levelWarn, f.Level)
 	require.Contains(t, f.Says, "the median of 3 is 101ms, the slowest 5s")
-	require.Contains(t, f.Do, "raise the TTL to 1s or more")
+	require.Contains(t, f.Do, "raise the TTL to 2s or more")
+	require.Equal(t, levelOK, speed(times(5000*ms, 101*ms, ms), 2*time.Second).Level, "the advice helps")
 	f = speed(times(700*ms, 400*ms, 300*ms), time.Second)
 	require.Equal(t, levelFail, f.Level)
 	require.Contains(t, f.Do, "raise the TTL to 4s or more")
+	require.Equal(t, levelOK, speed(times(700*ms, 400*ms, 300*ms), 4*time.Second).Level)
+	require.Contains(t, speed(times(1040*ms), 10*time.Second).Do, "raise the TTL to 11s or more")
 }
 
 func TestSize(t *testing.T) {

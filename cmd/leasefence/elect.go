@@ -22,7 +22,7 @@ func (a *app) electCommand() *cobra.Command {
 		Long: `elect campaigns in the election called NAME, and runs CMD while it leads. When CMD ends, elect resigns and exits with CMD's exit
 code. If the leadership is lost, or somebody asks for its release, elect stops CMD, campaigns again, and starts CMD again when it
 leads again. etcdctl elect and concurrency.Election of the same name are candidates of the same election. Observers see --owner
-as the leader's value.
+as the leader's value. At its start elect gives up if etcd does not answer for about --ttl; later it campaigns until etcd is back.
 ` + behaviour + exitCodes,
 		DisableFlagsInUseLine: true,
 		Example: `  leasefence elect scheduler --owner 10.0.0.7:8080 -- scheduler

@@ -56,6 +56,8 @@ const (
 	verdictNotGranted = "not-granted"
 )
 
+const lastEra = 32767
+
 type explanation struct {
 	Token    string   `json:"token"`
 	Era      uint16   `json:"era"`
@@ -88,6 +90,11 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 	if now := resp.Header.Revision; e.Revision > now {
 		e.Verdict = verdictNotGranted
 		e.say("Token %d is not of this cluster: its revision would be %d, and etcd is at revision %d.", token, e.Revision, now)
+		if e.Era == lastEra {
+			e.say("%d is the last era: if a resource has this token as its mark, lower the mark by hand, as docs/guarantees.md shows.", lastEra)
+			e.say("Otherwise the number is no token.")
+			return e, nil
+		}
 		e.say("If etcd was restored from a snapshot, or replaced by another cluster, raise lease.Options.Era, and --era, to %d or more in all", e.Era+1)
 		e.say("processes, so that every new token is larger. Otherwise the number is no token.")
 		return e, nil

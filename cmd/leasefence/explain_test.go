@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -33,6 +34,23 @@ func TestExplain_unnamedOwner(t *testing.T) {
 		_, err = client.Delete(t.Context(), key)
 		require.NoError(t, err)
 		require.Contains(t, says()[0], "belonged to job and an unnamed owner. ")
+	})
+}
+
+// No era is above the last one, so explain does not advise it.
+func TestExplain_lastEra(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := fakeetcd.New().NewClient(t.Context())
+		for era, want := range map[uint16]string{32766: "raise lease.Options.Era, and --era, to 32767 or more", 32767: "32767 is the last era"} {
+			token, err := fence.NewToken(era, 1000)
+			require.NoError(t, err)
+			e, err := explain(t.Context(), client.Client, token, "")
+			require.NoError(t, err)
+			require.Equal(t, verdictNotGranted, e.Verdict)
+			require.Contains(t, strings.Join(e.Says, " "), want)
+			require.NotContains(t, strings.Join(e.Says, " "), "32768")
+		}
 	})
 }
 

@@ -99,7 +99,8 @@ func (a *app) lockCommand() *cobra.Command {
 		Use:   "lock NAME [--shared | -n N | --all NAME...] [--try | --wait 10s] -- CMD [ARG...]",
 		Short: "Run a command under a lock",
 		Long: `lock waits for the lock called NAME, runs CMD while it holds the lock, and exits with CMD's exit code. Without --try and --wait
-it waits as long as it takes. etcdctl lock and concurrency.Mutex of the same name exclude it.
+it waits as long as it takes. It always gives up if etcd does not answer for about --ttl. etcdctl lock and concurrency.Mutex of
+the same name exclude it.
 
   --shared  a read lock, beside other readers. LEASEFENCE_SHARED is 1 then: the token is a reader's, for reads only
   -n N      one of N permits. LEASEFENCE_LOCK is the permit's slot, and the token is the slot's
@@ -126,7 +127,7 @@ it waits as long as it takes. etcdctl lock and concurrency.Mutex of the same nam
 	f.IntVarP(&l.permits, "permits", "n", 0, "take one of this many permits, 1 to 1024")
 	f.BoolVar(&l.all, "all", false, "take all the names")
 	f.BoolVar(&l.try, "try", false, "give up at once if the lock is held")
-	f.DurationVar(&l.wait, "wait", 0, "give up after this time, also if etcd does not answer (default: never)")
+	f.DurationVar(&l.wait, "wait", 0, "give up after this time (default: never while etcd answers)")
 	l.register(cmd)
 	return cmd
 }

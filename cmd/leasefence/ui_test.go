@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
@@ -23,14 +25,19 @@ func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 	t.Helper()
 	srv := leasetest.New(t)
 	client := srv.Client(t)
-	h := newHub(client.Client, ui{every: time.Second}, 5*time.Second, nil)
+	return startHub(t, client.Client), srv, client
+}
+
+func startHub(t *testing.T, client *clientv3.Client) *hub {
+	t.Helper()
+	h := newHub(client, ui{every: time.Second}, 5*time.Second, nil)
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	h.start(ctx)
 	t.Cleanup(func() {
 		end()
 		h.wait()
 	})
-	return h, srv, client
+	return h
 }
 
 // watched are the names that h watches.
@@ -244,6 +251,48 @@ func TestTopic_noticesThatEtcdHasGone(t *testing.T) {
 		require.Contains(t, topic.health.err, "has not answered for 5s")
 		require.Empty(t, topic.ended)
 	})
+}
+
+// While the watch is silent, a state that etcd no longer has is not shown as the present one, however long the queue is.
+func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
+	for _, contenders := range []int{2, mostContenders + 2} {
+		synctest.Test(t, func(t *testing.T) {
+			srv := fakeetcd.New()
+			t.Cleanup(srv.Close)
+			client := srv.NewClient(context.WithoutCancel(t.Context()))
+			granted, err := client.Grant(t.Context(), 3600)
+			require.NoError(t, err)
+			key := func(n int) string { return fmt.Sprintf("a/%x-%d", int64(granted.ID), n) }
+			for n := range contenders {
+				_, err := client.Put(t.Context(), key(n), "", clientv3.WithLease(granted.ID))
+				require.NoError(t, err)
+			}
+			topic, leave, err := startHub(t, client.Client).look("a")
+			require.NoError(t, err)
+			defer leave()
+			shown := func() *nameView {
+				var m message
+				topic.newsFor(&cursor{}, &m)
+				return m.Name
+			}
+			time.Sleep(time.Minute + time.Second)
+			require.Empty(t, shown().Error)
+			require.Greater(t, shown().AsOf, time.Now().Add(-2*tendEvery).UnixMilli())
+
+			client.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
+			srv.Delete(key(0))
+			changed := time.Now().UnixMilli()
+			time.Sleep(tendEvery * 3 / 4) // one look; soon the watch moves to another stream
+			require.Contains(t, shown().Error, "the queue has changed since")
+			require.Less(t, shown().AsOf, changed, "the age is that of the queue")
+
+			time.Sleep(time.Minute)
+			require.Empty(t, shown().Error)
+			require.Greater(t, shown().AsOf, changed)
+			require.Equal(t, contenders-1, shown().Holding+shown().Waiting)
+			require.False(t, slices.ContainsFunc(shown().Log, func(s spell) bool { return s.Gap }))
+		})
+	}
 }
 
 // A full timeline drops the oldest hold that has ended, not one that lasts.

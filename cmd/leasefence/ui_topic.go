@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -30,10 +31,11 @@ type topic struct {
 
 	mu     sync.Mutex // guards the fields below
 	news   news
-	known  bool // queue is known
-	queue  lease.Queue
+	seen   int64       // number of states that the watch has shown
+	queue  lease.Queue // the last of them
 	health health
 	denied string // why the watch has ended; empty while it runs
+	behind bool   // etcd has another queue, and the watch has not shown it yet
 	leases map[clientv3.LeaseID]reading
 	log    []*spell // at most mostSpells
 	open   map[held]*spell
@@ -113,7 +115,7 @@ func (t *topic) see(q lease.Queue) {
 		s := t.open[this]
 		if s == nil {
 			s = t.add(&spell{Token: tokenText(c), Class: c.Class, rev: c.Revision, lease: c.Lease})
-			if t.known {
+			if t.seen > 0 {
 				s.Begin = now.UnixMilli()
 			}
 			t.open[this] = s
@@ -132,7 +134,8 @@ func (t *topic) see(q lease.Queue) {
 	if len(t.ended) > mostSpells { // the older ones are off the timeline already
 		t.ended = slices.Clone(t.ended[len(t.ended)-mostSpells:])
 	}
-	t.queue, t.known, t.denied = q, true, ""
+	t.queue, t.denied, t.behind = q, "", false
+	t.seen++
 	t.answered()
 	select {
 	case t.poked <- struct{}{}:
@@ -143,7 +146,7 @@ func (t *topic) see(q lease.Queue) {
 // mostOwner is the number of characters of an owner's text that are shown.
 const mostOwner = 500
 
-// answered notes that etcd has answered, and ends the gap, if there is one. The caller holds mu.
+// answered notes that queue is the present one, and ends the gap, if there is one. The caller holds mu.
 func (t *topic) answered() {
 	for _, s := range t.log {
 		if s.Gap && s.End == 0 {
@@ -185,20 +188,22 @@ func (t *topic) tend(ctx context.Context) {
 	}
 }
 
-// ask reads the remaining time of the queue's leases. If there are many, it only checks whether etcd answers. It
-// returns the number of leases that it has asked for.
+// ask reads the queue, since the watch may be silent, and the remaining time of its leases. If there are many, it only
+// checks that those who are shown are still there. It returns the number of leases that it has asked for.
 func (t *topic) ask(ctx context.Context) (asked int) {
 	ctx, cancel := t.hub.bounded(ctx)
 	defer cancel()
 	t.mu.Lock()
-	many := max(len(t.queue.Holders), len(t.queue.Waiters)) > mostContenders
+	shown, seen := t.queue, t.seen
 	t.mu.Unlock()
 	var q lease.Queue
+	var present bool // shown was the present queue
 	var err error
-	if many {
-		_, err = t.hub.client.Get(ctx, t.name+"/", clientv3.WithCountOnly()) // a linearizable read
+	if max(len(shown.Holders), len(shown.Waiters)) > mostContenders {
+		present, err = t.stands(ctx, shown)
 	} else {
 		q, err = lease.Inspect(ctx, t.hub.client, t.name)
+		present = slices.EqualFunc(q.Holders, shown.Holders, sameHold) && slices.EqualFunc(q.Waiters, shown.Waiters, sameHold)
 	}
 	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // never wrapped
 		return 0 // the topic has been forgotten
@@ -209,14 +214,17 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.news.tell()
+	t.behind = err == nil && !present && seen > 0 && seen == t.seen // news of the watch that came meanwhile may be newer
 	if err != nil {
-		if t.health.err == "" && t.known {
+		if t.health.err == "" && t.seen > 0 {
 			t.add(&spell{Gap: true, Begin: t.health.millis()})
 		}
 		t.health.err = err.Error()
 		return 0
 	}
-	t.answered()
+	if !t.behind {
+		t.answered()
+	}
 	was := t.leases
 	t.leases = make(map[clientv3.LeaseID]reading)
 	for _, list := range [...][]lease.Contender{q.Holders, q.Waiters} {
@@ -229,6 +237,27 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 		}
 	}
 	return len(q.Holders) + len(q.Waiters)
+}
+
+func sameHold(a, b lease.Contender) bool { return a.Key == b.Key && a.Revision == b.Revision }
+
+// stands reports whether the contenders of q that the page shows are still there.
+func (t *topic) stands(ctx context.Context, q lease.Queue) (all bool, err error) {
+	all = true
+	shown := slices.Concat(q.Holders[:min(len(q.Holders), mostContenders)], q.Waiters[:min(len(q.Waiters), mostContenders)])
+	_, err = etcd.InParts(shown, etcd.PartSize, 1, func(part []lease.Contender) error {
+		var there []clientv3.Cmp
+		for _, c := range part {
+			there = append(there, clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Revision))
+		}
+		read := clientv3.OpGet(t.name+"/", clientv3.WithCountOnly()) // makes the comparison linearizable
+		resp, err := t.hub.client.Txn(ctx).If(there...).Then(read).Commit()
+		if err == nil {
+			all = all && resp.Succeeded
+		}
+		return err
+	})
+	return all, err
 }
 
 // settle finds out how holds have ended. If the lease lives on, the holder has released the lock, or somebody has
@@ -303,11 +332,14 @@ func (t *topic) newsFor(sent *cursor, to *message) <-chan struct{} {
 		return t.news.changed
 	}
 	v := &nameView{
-		Name: t.name, Known: t.known, AsOf: t.health.millis(), Error: t.health.err,
+		Name: t.name, Known: t.seen > 0, AsOf: t.health.millis(), Error: t.health.err,
 		Holders: t.shown(t.queue.Holders), Waiters: t.shown(t.queue.Waiters), Holding: len(t.queue.Holders), Waiting: len(t.queue.Waiters),
 	}
-	if t.denied != "" {
+	switch {
+	case t.denied != "":
 		v.Error = t.denied
+	case t.behind:
+		v.Error = "the queue has changed since, but the watch has not shown how yet"
 	}
 	revs := make(map[int64]bool)
 	for _, s := range t.log {

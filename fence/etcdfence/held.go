@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -71,9 +70,8 @@ func newHeld(kv clientv3.KV, cmp clientv3.Cmp, token fence.Token) (*held, error)
 // onLease compares true while the key is attached to the lease in its name. A write that detaches the lease keeps the
 // create revision, but the key is no longer a contender: the next contender in the queue holds the lock.
 func onLease(key string) clientv3.Cmp {
-	child, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], "-")
-	if id, err := strconv.ParseInt(child, 16, 64); err == nil && id != 0 {
-		return clientv3.Compare(clientv3.LeaseValue(key), "=", id)
+	if form, ok := queue.FormOf([]byte(key)); ok {
+		return clientv3.Compare(clientv3.LeaseValue(key), "=", form.Lease)
 	}
 	return clientv3.Compare(clientv3.LeaseValue(key), "!=", 0)
 }

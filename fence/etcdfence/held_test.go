@@ -150,6 +150,10 @@ func TestNewKV_keyTakenOffItsLease(t *testing.T) {
 			_, err := c.Delete(t.Context(), "locks/", clientv3.WithPrefix())
 			require.NoError(t, err)
 		}
+		for _, key := range []string{"locks/a/-1f-0", "locks/a/r1f-0"} { // a negative lease, a reader
+			h := enter(t, c.Client, key, other.ID)
+			require.ErrorIs(t, newKV(t, c, h).Check(t.Context()), fence.ErrStale, key)
+		}
 		h := enter(t, c.Client, "no-queue", other.ID)
 		enter(t, c.Client, "no-queue", 0)
 		require.ErrorIs(t, newKV(t, c, h).Check(t.Context()), fence.ErrStale)
