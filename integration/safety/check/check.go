@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -35,14 +36,29 @@ type Report struct {
 	Faults     map[string]int // how often each fault was on, by name
 }
 
-// Count returns the number of the line of Counts with that text, 0 if there is no such line.
-func (r *Report) Count(what string) int {
+// Lines of Counts, or what they begin with.
+const (
+	Granted           = "granted: "     // and the Verb, or "lock" for none
+	NotGranted        = "not granted: " // and the Outcome
+	Accepted          = "accepted updates"
+	AllRefused        = "refused as stale"
+	Refused           = AllRefused + ", updates"
+	RefusedForReaders = Refused + " by a reader's token"
+	RefusedReaders    = AllRefused + ", of readers"
+	refusedOthers     = AllRefused + ", claims and reads of writers"
+	Unknown           = "requests of unknown outcome"
+	ControlStale      = "stale updates of unfenced controls"
+	PeerOverlaps      = "holders of etcd's own mutex, the control, at the next one's grant"
+)
+
+// Count returns the sum of the lines of Counts that begin with that text.
+func (r *Report) Count(what string) (n int) {
 	for _, c := range r.Counts {
-		if c.What == what {
-			return c.N
+		if strings.HasPrefix(c.What, what) {
+			n += c.N
 		}
 	}
-	return 0
+	return n
 }
 
 // Print writes the report as text: the counts, and then the violations with their events. The caller sees an error of
@@ -71,17 +87,14 @@ func (r *Report) Print(w io.Writer) (err error) {
 
 // Check runs all checkers on a history. The events are in the order of the file and are not changed.
 func Check(events []history.Event) Report {
-	c := &checker{kept: map[string]int{}}
-	c.report.Faults = map[string]int{}
-	c.book = c.newBook(events)
+	c := newChecker(events)
 	c.readWatch()
 	c.excuse()
+	c.atResources()
 	for _, one := range []struct {
 		name string
 		look func()
 	}{
-		{"resource", c.resource},
-		{"requests", c.requestOutcomes},
 		{"watch", c.watchedTokens},
 		{"watch", c.deletions},
 		{"watch", c.leftovers},
@@ -99,13 +112,34 @@ func Check(events []history.Event) Report {
 	return c.report
 }
 
-// checker is one call of Check.
+// Resources checks only I1, I4 and I5. It looks at no revision of etcd, so the history may continue after a restore.
+func Resources(events []history.Event) Report {
+	c := newChecker(events)
+	c.atResources()
+	return c.report
+}
+
+func (c *checker) atResources() {
+	c.now = "resource"
+	c.resource()
+	c.now = "requests"
+	c.requestOutcomes()
+}
+
+// checker is one call of Check or Resources.
 type checker struct {
 	ttl    time.Duration // the longest that was granted; 0: not known, so waiting times and deadlines are not judged
 	report Report
 	now    string         // the checker that looks
 	kept   map[string]int // violations, by checker and invariant
 	*book
+}
+
+func newChecker(events []history.Event) *checker {
+	c := &checker{kept: map[string]int{}}
+	c.report.Faults = map[string]int{}
+	c.book = c.newBook(events)
+	return c
 }
 
 const most = 20

@@ -48,7 +48,8 @@
 // the handle that it hits may be live beside another for one second. The first 250 ms of a handle do not count, since
 // its key is not watched before. If another fault that reaches the handle's client is near, the handle has until one
 // second and a TTL after that fault has healed. A revocation takes the keys that are on the lease at that moment, and
-// none if it fails. A waiter whose key is taken may still be granted the lock; its handle has to end just as soon.
+// none if it fails. No fault takes the key of a caller that came more than one second after it. A waiter whose key is
+// taken may still be granted the lock; its handle has to end just as soon.
 //
 // An observer may miss leaders while it starts again, and those that a compaction discarded while its watch was broken.
 // A context may end late in a process that did not run.
@@ -64,6 +65,6 @@
 // # What it cannot see
 //
 // A handle is known to be live only until its last live event, so an overlap that begins later is missed. A watch that
-// lags shows a deletion late, never early. A restore of the cluster takes revisions back, so this package cannot check
-// a history that continues after a restore.
+// lags shows a deletion late, never early. A restore of the cluster takes revisions back, so of a history that
+// continues after a restore only the resources can be checked.
 package check

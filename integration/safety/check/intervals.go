@@ -73,9 +73,6 @@ func (c *checker) intervals() {
 	c.countPeers()
 }
 
-// PeerOverlaps is a line of the report's Counts.
-const PeerOverlaps = "holders of etcd's own mutex, the control, at the next one's grant"
-
 // countPeers counts the holders of etcd's own mutex that took themselves for holders when the next one was granted it.
 func (c *checker) countPeers() {
 	holders := map[string][]*acquisition{}

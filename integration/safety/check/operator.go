@@ -16,15 +16,10 @@ const (
 
 // excuse finds the keys that operators took, and the handles that lost their keys this way.
 func (c *checker) excuse() {
-	keys, leases := map[string][]*disturbance{}, map[string]*disturbance{}
+	faults := map[string][]*disturbance{} // by what they take: a key, or all keys on a lease
 	for _, f := range c.faults {
-		switch target := f.begin.Target; f.begin.Name {
-		case history.OperatorDeletes, history.OperatorOverwrites:
-			keys[target] = append(keys[target], f)
-		case history.OperatorRevokes:
-			if leases[target] == nil {
-				leases[target] = f
-			}
+		if f.operator() {
+			faults[f.begin.Target] = append(faults[f.begin.Target], f)
 		}
 	}
 	// The last revision at which keys of each lease were deleted. A revocation that took keys is the last.
@@ -34,14 +29,20 @@ func (c *checker) excuse() {
 			last[k.lease] = max(last[k.lease], k.del.Revision)
 		}
 	}
+	for _, a := range c.ops {
+		if k := c.keyOf(a); k != nil {
+			k.asked = a.enter.At
+		}
+	}
 	for _, k := range c.watch.all {
-		ended := k.ended()
-		if ended == nil {
+		if k.ended() == nil {
 			continue
 		}
-		k.by = leases[strconv.FormatInt(k.lease, 16)]
-		if k.by == nil || ended.At < k.by.begin.At || ended.Revision < last[k.lease] {
-			k.by = takenBy(keys[k.put.Key], k)
+		if k.ended().Revision == last[k.lease] {
+			k.by = takenBy(faults[strconv.FormatInt(k.lease, 16)], k)
+		}
+		if k.by == nil {
+			k.by = takenBy(faults[k.put.Key], k)
 		}
 	}
 	for _, a := range c.ops {
@@ -52,7 +53,7 @@ func (c *checker) excuse() {
 	}
 }
 
-// takenBy finds the deletion or overwrite by an operator that ended this key, nil if there is none.
+// takenBy finds the one of an operator's faults that ended this key, nil if none did.
 func takenBy(faults []*disturbance, k *key) *disturbance {
 	for _, f := range faults {
 		if f.end != nil && f.end.Revision != 0 {
@@ -61,8 +62,9 @@ func takenBy(faults []*disturbance, k *key) *disturbance {
 			}
 			continue
 		}
-		// The watch may lag: it may show the creation after the operator's deletion was answered.
-		if f.begin.At <= k.ended().At && k.put.At <= f.until()+promptly {
+		// A request that has failed may be carried out a moment later. When the key was put is not known well enough: the
+		// watch lags while its member is stopped.
+		if f.begin.At <= k.ended().At && k.asked <= f.until()+promptly {
 			return f
 		}
 	}

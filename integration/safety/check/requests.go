@@ -53,7 +53,7 @@ func (c *checker) requestOutcomes() {
 		}
 	}
 	c.count("requests", len(c.requests))
-	c.count("requests of unknown outcome", unknown)
+	c.count(Unknown, unknown)
 	c.count("  applied", unknownDone)
 	c.count("requests applied but not recorded by their sender", unsent)
 }

@@ -21,7 +21,10 @@ func (c *checker) resource() {
 		var writer, reader *history.Event // with the highest token that was accepted
 		var now time.Duration
 		for _, e := range r.applied {
-			what := "accepted claims and updates"
+			what := "accepted claims"
+			if updates(e.Verb) {
+				what = Accepted
+			}
 			switch {
 			case e.Outcome == history.Refused:
 				what = c.refused(r.name, e, writer, reader)
@@ -57,20 +60,12 @@ func (c *checker) resource() {
 		}
 	}
 	for _, what := range []string{
-		"accepted claims and updates", "reads", "accepted claims and reads of readers", Refused, RefusedReaders, RefusedForReaders,
-		"updates of unfenced controls", ControlStale, "  that undid another",
+		"accepted claims", Accepted, "reads", "accepted claims and reads of readers",
+		refusedOthers, Refused, RefusedForReaders, RefusedReaders, "updates of unfenced controls", ControlStale, "  that undid another",
 	} {
 		c.count(what, n[what])
 	}
 }
-
-// Lines of the report's Counts.
-const (
-	Refused           = "refused as stale, of writers"
-	RefusedReaders    = "refused as stale, of readers"
-	RefusedForReaders = "refused as stale, of writers, by a reader's token"
-	ControlStale      = "stale updates of unfenced controls"
-)
 
 // above reports whether a mark is above the event's token. The mark may be nil.
 func above(e, mark *history.Event) bool { return mark != nil && e.Token < mark.Token }
@@ -83,6 +78,8 @@ func (c *checker) refused(name string, e, writer, reader *history.Event) string 
 	switch {
 	case e.Verb.OfReader():
 		return RefusedReaders
+	case !updates(e.Verb):
+		return refusedOthers
 	case above(e, reader) && !above(e, writer):
 		return RefusedForReaders
 	}

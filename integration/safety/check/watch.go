@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -26,6 +27,7 @@ type key struct {
 	first     bool           // it was its turn at some time, see serve
 	contender bool           // it stands in the queue
 	shared    bool           // a reader's
+	asked     time.Duration  // when its holder asked for it; 0: it has none
 	by        *disturbance   // by which an operator deleted it or took it off its lease; nil: none did
 }
 

@@ -13,7 +13,8 @@
 //
 // On a busy machine the cluster is slow without any fault. A plain client therefore makes each member commit all the
 // time, also in peace. The history records a commit that takes more than 250 ms as a fault of the cluster, and the
-// report counts such commits in peace.
+// report counts such commits in peace. For 2 × TTL + 3 s, such a commit excuses a caller in peace who is not served. The
+// report counts these callers, and at least one round must have none.
 //
 // To a checker, a client whose password, permission or certificate is refused is cut off: it may lose its leases and
 // give up, and no other client may notice anything.
@@ -30,7 +31,7 @@
 //
 // # What is checked where
 //
-// Package check checks I1 to I8 by the history. The restore checks I9 itself, since revisions start again in its
-// history. The run itself checks that waiters are served, that no key, lease or goroutine is left after Close, and that
-// memory does not grow from round to round.
+// Package check checks I1 to I8 by the history; in that of the restore, where revisions start again, only the resources.
+// The restore checks I9 itself. The run itself checks that waiters are served, that no key, lease or goroutine is left
+// after Close, and that memory does not grow from round to round.
 package mix

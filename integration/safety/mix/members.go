@@ -138,12 +138,12 @@ func loseQuorum(s *strike) bool {
 }
 
 func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
-	hit := true
+	before, hit := s.expired(members), true // a paused member does not answer
 	for _, m := range members {
 		hit = m.Pause() == nil && hit
 	}
 	s.last(from, to)
-	return s.waking(members, func() bool {
+	return s.waking(before, func() bool {
 		for _, m := range members {
 			hit = m.Resume() == nil && hit
 		}
@@ -153,7 +153,7 @@ func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
 
 // slowMember pauses a member again and again, so that it runs like a member that waits for its disk.
 func slowMember(s *strike, m *etcdproc.Process) bool {
-	return s.waking([]*etcdproc.Process{m}, func() bool {
+	return s.waking(s.expired([]*etcdproc.Process{m}), func() bool {
 		for range 8 + s.rng.IntN(10) {
 			if m.Pause() != nil {
 				return false
@@ -176,11 +176,13 @@ func killMember(s *strike, m *etcdproc.Process) bool {
 	return restart(s, m, m.Settings())
 }
 
-// restart starts a member again, also after the round or the run has ended.
+// restart starts a member again, also after the round or the run has ended. A fault that leaves a member down is not
+// healed.
 func restart(s *strike, m *etcdproc.Process, as etcdproc.Settings) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
 	defer cancel()
-	return m.Reset(ctx, as) == nil
+	s.down = m.Reset(ctx, as) != nil
+	return !s.down
 }
 
 func rollingRestart(s *strike) bool {

@@ -39,11 +39,11 @@ func TestRun_findsNothing(t *testing.T) {
 
 func TestRun_findsAResourceThatIgnoresTokens(t *testing.T) {
 	r := run(t, mix.Options{Unfenced: true})
-	found := map[string]bool{}
+	found := map[int]bool{} // by round; the restore comes after the first
 	for _, v := range r.Violations {
-		found[v.Invariant] = true
+		found[v.Round] = found[v.Round] || v.Invariant == "I1"
 	}
-	require.True(t, found["I1"] && found["I9"], "%v", r.Violations)
+	require.True(t, found[1] && found[2], "%v", r.Violations)
 	require.Len(t, r.Histories, 2, "the histories of violations are kept")
 	require.FileExists(t, r.Histories[0])
 }

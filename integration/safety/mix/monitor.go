@@ -93,8 +93,11 @@ func (m *monitor) since(endpoint string, n int) int {
 	return n - before
 }
 
-// known returns a member's count at the last question.
-func (m *monitor) known(endpoint string) int {
+// latest returns a member's count or, if it does not answer, that at the last question.
+func (m *monitor) latest(ctx context.Context, endpoint string) int {
+	if n, ok := m.expiredAt(ctx, endpoint); ok {
+		return n
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.expired[endpoint]

@@ -127,6 +127,7 @@ type strike struct {
 	kind     string
 	begun    history.Event // zero: it has not begun
 	revision int64         // for the heal event
+	down     bool          // a member did not start again
 }
 
 // begin records the fault, right before it begins.
@@ -135,9 +136,9 @@ func (s *strike) begin(target string) {
 	s.tape.Record(s.begun)
 }
 
-// heal records that the fault is healed, and counts it.
+// heal records that the fault is healed, if it is, and counts it.
 func (s *strike) heal(hit bool) {
-	if e := s.begun; e.Fault != 0 {
+	if e := s.begun; e.Fault != 0 && !s.down {
 		e.Kind, e.Revision = history.Heal, s.revision
 		s.tape.Record(e)
 	}

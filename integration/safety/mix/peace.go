@@ -15,7 +15,7 @@ import (
 )
 
 // peace follows after all faults are healed and all locks are released. No fault then excuses it if a waiter is served
-// late or out of order, or if a holder learns of a loss late or never.
+// late or out of order, or if a holder learns of a loss late or never. Only a cluster that is slow by itself does.
 func (r *round) peace(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*served)
 	defer cancel()
@@ -67,7 +67,7 @@ func (r *round) serve(ctx context.Context, c *client, i int, k locker, work func
 	asked := w.log.Now()
 	err := w.under(ctx, k, work)
 	if err != nil && k.enter.Verb != history.Mutex { // an auth token that expires ends the watch of etcd's own mutex
-		r.complainSince(asked, "I7", "%s is not served (%s) when all faults are healed: %v", w.name, cmp.Or(k.enter.Verb, "lock"), err)
+		r.complainUnserved(asked, "%s is not served (%s) when all faults are healed: %v", w.name, cmp.Or(k.enter.Verb, "lock"), err)
 	}
 	return err == nil
 }

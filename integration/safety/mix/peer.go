@@ -49,7 +49,7 @@ func (s *strike) newPeer(w *worker, c *client, name string, patience time.Durati
 		}
 		return nil
 	}
-	w.log = s.tape.Recorder // the mix's own figures are without the peer
+	w.log = s.tape.Recorder // nobody waits for the peer, and no fault takes its mutex
 	return s.alone(ctx, w, "", locker{
 		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},
 		lock: func(ctx context.Context) (*held, error) {

@@ -22,17 +22,18 @@ const (
 // pulse makes each member commit no-ops all the time, for a plain client that no fault is aimed at. A cluster that
 // commits slowly serves all clients late, whatever the library does, so the history records a slow commit as a fault.
 type pulse struct {
-	tape  *tape
-	peace bool // slow commits are counted
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
-	last  atomic.Int64 // when the last slow commit ended
+	tape   *tape
+	report *Report
+	peace  bool // slow commits are counted
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	last   atomic.Int64 // when the last slow commit ended
 }
 
 // startPulse starts a pulse, which must end before its round: a history has each fault from its beginning to its end.
 func (r *run) startPulse(ctx context.Context, peace bool) *pulse {
 	ctx, stop := context.WithCancel(ctx)
-	p := &pulse{tape: r.tape, peace: peace, stop: stop}
+	p := &pulse{tape: r.tape, report: r.report, peace: peace, stop: stop}
 	p.last.Store(math.MinInt64)
 	for _, member := range r.members {
 		p.wg.Go(func() {
@@ -65,8 +66,8 @@ func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
 	p.tape.Record(fault)
 	p.last.Store(int64(now)) // roughly the last of all members
 	if p.peace {
-		p.tape.report.count(slowCommits, 1)
-		p.tape.report.longest(longestCommit, took)
+		p.report.count(slowCommits, 1)
+		p.report.longest(longestCommit, took)
 	}
 }
 

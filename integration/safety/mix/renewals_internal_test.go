@@ -18,7 +18,7 @@ import (
 // the grant by then. A lock on the lease is live all the same.
 func TestRenewals_leaseAdoptedAfterTheGrantHasRunOut(t *testing.T) {
 	const ttl = 3 * time.Second
-	tape := newTape(t.TempDir(), newReport(1))
+	tape := newTape(t.TempDir())
 	require.NoError(t, tape.begin(1))
 	tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	srv, in := etcdtest.Start(t, etcdtest.Options{}), faults.NewInterceptor(t)

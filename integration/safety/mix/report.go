@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/check"
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // The figures of a run. Figures whose names begin with restored are of the restore.
@@ -38,6 +41,8 @@ const (
 	longestStall  = "stalls of this process, the longest, ms"
 	slowCommits   = "slow commits of a plain client in peace"
 	longestCommit = "slow commits of a plain client in peace, the longest, ms"
+	excused       = "complaints in peace that a slow commit excuses"
+	calmRounds    = "rounds in which a slow commit excuses no complaint"
 	heap          = "MiB on the heap after the last round"
 
 	restored       = "restored: "
@@ -50,14 +55,27 @@ const (
 	restoredWhy    = restored + "refusals explained by the restore"
 	restoredFenced = restored + "lower tokens refused after it"
 	restoredStale  = restored + "lower tokens taken by the unfenced control"
-	restoredLower  = restored + "lower tokens accepted"
 	restoredAfter  = restored + "tenures of the next era"
 )
+
+// tallies are the figures that the checkers count, as sums of the lines of their report that begin with these texts.
+var tallies = map[string][]string{
+	acquisitions: {check.Granted},
+	gaveUp:       {check.NotGranted},
+	readLocks:    {check.Granted + string(history.RLock), check.Granted + string(history.TryRLock)},
+	sets:         {check.Granted + string(history.SetLock), check.Granted + string(history.TrySet)},
+	trees:        {check.Granted + string(history.TreeLock), check.Granted + string(history.TryTree)},
+	permitsTaken: {check.Granted + string(history.Permit), check.Granted + string(history.TryPermit)},
+	writes:       {check.Accepted},
+	refused:      {check.Refused},
+	staleReads:   {check.RefusedReaders},
+	unknown:      {check.Unknown},
+}
 
 // floors are the least figures, so that a run cannot pass by doing nothing.
 var floors = map[string]int{
 	faultsMet: 250, acquisitions: 10000, writes: 10000, refused: 100, readLocks: 100, sets: 50, trees: 50, permitsTaken: 50,
-	staleReads: 5, staleByReader: 5, expiries: 50, leaderChanges: 10, staleAuth: 50, controlStale: 1, peerOverlaps: 1,
+	staleReads: 5, staleByReader: 5, expiries: 50, leaderChanges: 10, staleAuth: 50, controlStale: 1, peerOverlaps: 1, calmRounds: 1,
 	restoredBack: 1, restoredLive: 1, restoredEnded: 1, restoredTold: 1, restoredWhy: 1, restoredStale: 1, restoredAfter: 1,
 }
 
@@ -118,6 +136,21 @@ func (r *Report) strike(kind string, hit bool) {
 		s.Missed++
 	}
 	r.Faults[kind] = s
+}
+
+// judge takes over what the checkers have found in the history of a round.
+func (r *Report) judge(round int, verdict check.Report) {
+	for _, v := range verdict.Violations {
+		r.violate(round, v.Invariant, "%s: %s (found by %s)", v.Name, v.Text, v.Checker)
+	}
+	for _, m := range verdict.Malformed {
+		r.violate(round, "history", "%s", m)
+	}
+	for figure, lines := range tallies {
+		for _, line := range lines {
+			r.count(figure, verdict.Count(line))
+		}
+	}
 }
 
 func (r *Report) violate(round int, invariant, format string, args ...any) {

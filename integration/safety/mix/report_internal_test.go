@@ -1,13 +1,14 @@
 package mix
 
 import (
-	"strings"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/integration/safety/check"
 )
 
 // enough returns a report that just reaches all floors.
@@ -51,22 +52,20 @@ func TestReport_listsViolations(t *testing.T) {
 	}
 }
 
-func TestTape_countsOnlyWritesAtTheFencedResource(t *testing.T) {
-	tape := newTape(t.TempDir(), newReport(1))
-	for _, e := range []history.Event{
-		{Name: "a", Verb: history.Write, Outcome: history.OK},
-		{Name: "a", Verb: history.Write, Outcome: history.Refused},
-		{Name: "a", Verb: history.Claim, Outcome: history.Refused},
-		{Name: "a", Verb: history.Read, Outcome: history.OK},
-		{Name: "a" + history.UnfencedMark, Verb: history.Write, Outcome: history.OK},
-		{Name: "a", Verb: history.ClaimRead, Outcome: history.OK},
-		{Name: "a", Verb: history.CheckRead, Outcome: history.OK},
-		{Name: "a", Verb: history.CheckRead, Outcome: history.Refused},
-	} {
-		e.Kind = history.Apply
-		tape.Record(e)
-	}
-	require.Equal(t, map[string]int{writes: 1, refused: 1, staleReads: 1}, tape.report.Counts)
+func TestReport_judge(t *testing.T) {
+	r := newReport(1)
+	r.judge(4, check.Report{
+		Violations: []check.Violation{{Invariant: "I3", Checker: "intervals", Name: "a", Text: "two at a time"}},
+		Malformed:  []string{"op 1 enters twice"},
+		Counts: []check.Count{
+			{What: "granted: lock", N: 1}, {What: "granted: tryrlock", N: 2}, {What: "granted: permit", N: 4}, {What: check.Refused, N: 5},
+			{What: check.RefusedForReaders, N: 6}, {What: check.RefusedReaders, N: 8},
+		},
+	})
+	require.Equal(t, []Violation{{"I3", 4, "a: two at a time (found by intervals)"}, {"history", 4, "op 1 enters twice"}}, r.Violations)
+	require.Equal(t, map[string]int{
+		acquisitions: 7, readLocks: 2, permitsTaken: 4, refused: 11, staleReads: 8, sets: 0, trees: 0, gaveUp: 0, writes: 0, unknown: 0,
+	}, r.Counts)
 }
 
 func TestMonitor_countsOverRestarts(t *testing.T) {
@@ -79,41 +78,15 @@ func TestMonitor_countsOverRestarts(t *testing.T) {
 	require.Equal(t, 10, m.since("m1", 10))
 }
 
-// Each row is what a resource did, in words of a name, a verb, a token and an outcome. The members are killed at "|".
-func TestReport_sift(t *testing.T) {
-	for name, row := range map[string]struct {
-		record string
-		want   map[string]int
-	}{
-		"lower and refused":                       {"a claim 9 ok, |, a claim 5 refused", map[string]int{restoredFenced: 1}},
-		"lower and accepted":                      {"a claim 9 ok, |, a claim 5 ok, a write 5 ok", map[string]int{restoredLower: 2}},
-		"lower than a later one that was refused": {"a claim 9 refused, |, a claim 5 ok", nil},
-		"lower before the restore":                {"a write 9 ok, a write 5 ok, a write 5 refused, |", map[string]int{restoredLower: 1}},
-		"of another resource, or a read":          {"a write 9 ok, |, b write 5 ok, a read 5 ok", nil},
-		"of a reader, and lower than a reader's": {
-			"a claim 5 ok, a claimread 9 ok, a claimread 7 ok, |, a claim 8 ok, a claimread 4 ok", map[string]int{restoredLower: 2},
-		},
-		"taken by the control": {"a#unfenced write 9 ok, |, a#unfenced write 5 ok", map[string]int{restoredStale: 1}},
-		"of the same tenure":   {"a write 9 ok, |, a write 9 ok", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var events []history.Event
-			for text := range strings.SplitSeq(row.record, ", ") {
-				if text == "|" {
-					events = append(events, history.Event{Kind: history.Fault, Name: restoredFault})
-					continue
-				}
-				f := strings.Fields(text)
-				events = append(events, history.Event{
-					Kind: history.Apply, Name: f[0], Verb: history.Verb(f[1]), Token: fence.Token(f[2][0] - '0'), Outcome: history.Outcome(f[3]),
-				})
-			}
-			r := newReport(1)
-			require.Len(t, r.sift(events), row.want[restoredLower])
-			if row.want == nil {
-				row.want = map[string]int{}
-			}
-			require.Equal(t, row.want, r.Counts)
-		})
-	}
+func TestMonitor_latestAsksTheMember(t *testing.T) {
+	member := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "etcd_debugging_server_lease_expired_total 7\n")
+	}))
+	defer member.Close()
+	m, endpoint := newMonitor(nil, nil, nil), member.Listener.Addr().String()
+	m.http = *member.Client()
+	require.Equal(t, 5, m.since(endpoint, 5))
+	require.Equal(t, 7, m.latest(t.Context(), endpoint))
+	member.Close()
+	require.Equal(t, 5, m.latest(t.Context(), endpoint), "it does not answer")
 }

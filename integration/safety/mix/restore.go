@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,12 +13,13 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Package check
-// cannot check its history, since revisions start again in it.
+// restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Revisions start
+// again in its history, so package check checks only the resources, which are not restored.
 type restoration struct {
 	*run
 	number  int // of the round whose names it uses
@@ -92,10 +93,18 @@ func (run *run) restore(life context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, text := range run.report.sift(all) {
-		r.wrong("%s", text)
-	}
+	r.judge(all)
 	return run.keep(before == run.report.violations())
+}
+
+// judge checks the history, and counts what the resources did with lower tokens after the members were killed.
+func (r *restoration) judge(all []history.Event) {
+	verdict := check.Resources(all)
+	r.report.judge(r.number, verdict)
+	killed := slices.IndexFunc(all, func(e history.Event) bool { return e.Kind == history.Fault && e.Name == restoredFault })
+	before := check.Resources(all[:killed])
+	r.report.count(restoredFenced, verdict.Count(check.AllRefused)-before.Count(check.AllRefused))
+	r.report.count(restoredStale, verdict.Count(check.ControlStale)-before.Count(check.ControlStale))
 }
 
 // pass runs all steps, from the work before the restore to the work after it.
@@ -160,7 +169,7 @@ func (r *restoration) pass(ctx context.Context) error {
 	for _, h := range r.ended {
 		if marks[h.resource] > h.token {
 			_, verb := verbs(h)
-			_, _, _ = r.out.send("asleep", h.resource, 0, h.token, verb, "") //nolint:contextcheck // its requests have a timeout; sift finds writes that were accepted
+			_, _, _ = r.out.send("asleep", h.resource, 0, h.token, verb, "") //nolint:contextcheck // its requests have a timeout; judge finds writes that were accepted
 		}
 	}
 	return nil
@@ -283,41 +292,4 @@ func (r *restoration) leave(ctx context.Context) {
 		}
 		return nil
 	})
-}
-
-// sift goes through what the resources have applied and refused, in that order, and counts what happened after the
-// members were killed. It returns the violations of I9: each accepted token below an earlier one, also before the
-// restore.
-func (r *Report) sift(events []history.Event) (wrong []string) {
-	marks := map[string]fence.Token{} // by resource: the highest of writers and, with "/read", of readers
-	back := false
-	for _, e := range events {
-		back = back || e.Kind == history.Fault && e.Name == restoredFault
-		if e.Kind != history.Apply || e.Verb == history.Read {
-			continue
-		}
-		mark, own, control := marks[e.Name], e.Name, strings.HasSuffix(e.Name, history.UnfencedMark)
-		if e.Verb.OfReader() {
-			own += "/read"
-		} else {
-			mark = max(mark, marks[e.Name+"/read"])
-		}
-		what := ""
-		switch lower := e.Token < mark; {
-		case e.Outcome == history.Refused:
-			what = restoredFenced
-		case e.Outcome != history.OK:
-		case lower && control:
-			what = restoredStale
-		case lower:
-			r.count(restoredLower, 1)
-			wrong = append(wrong, fmt.Sprintf("%s: %s with token %s was accepted after token %s", e.Name, e.Verb, e.Token.Text(), mark.Text()))
-		default:
-			marks[own] = max(marks[own], e.Token)
-		}
-		if what != "" && back {
-			r.count(what, 1)
-		}
-	}
-	return wrong
 }

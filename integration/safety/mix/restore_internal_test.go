@@ -1,6 +1,7 @@
 package mix
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -93,6 +95,30 @@ func TestRestoration_findsAHandleThatDoesNotEnd(t *testing.T) {
 		require.Equal(t, 1, r.report.Counts[restoredSaid])
 		require.Len(t, r.ended, 1)
 	})
+}
+
+// What the resources did before the restore is checked too, but does not count as done after it.
+func TestRestoration_judge(t *testing.T) {
+	r := bare()
+	var all []history.Event
+	for id, e := range []history.Event{
+		{Name: "a", Verb: history.Claim, Token: 9, Outcome: history.OK},
+		{Name: "a", Verb: history.Claim, Token: 8, Outcome: history.Refused},
+		{Name: "a" + history.UnfencedMark, Verb: history.Write, Token: 9, Outcome: history.OK},
+		{Name: "a" + history.UnfencedMark, Verb: history.Write, Token: 8, Outcome: history.OK},
+		{Kind: history.Fault, Name: restoredFault},
+		{Name: "a", Verb: history.Claim, Token: 5, Outcome: history.Refused},
+		{Name: "a" + history.UnfencedMark, Verb: history.Write, Token: 5, Outcome: history.OK},
+		{Name: "a", Verb: history.Write, Token: 5, Outcome: history.OK},
+	} {
+		e.Kind, e.Request = cmp.Or(e.Kind, history.Apply), int64(id)
+		all = append(all, e)
+	}
+	r.judge(all)
+	require.Equal(t, 1, r.report.Counts[restoredFenced])
+	require.Equal(t, 1, r.report.Counts[restoredStale])
+	require.Len(t, r.report.Violations, 1)
+	require.Equal(t, "I1", r.report.Violations[0].Invariant)
 }
 
 func TestRestoration_findsWrongTokens(t *testing.T) {

@@ -23,6 +23,7 @@ type round struct {
 	names    names
 	out      *writer
 	pulse    *pulse
+	excused  atomic.Bool // a complaint was, since the cluster was slow
 	crews    []*crew
 	berths   []*berth
 	draining chan struct{}
@@ -34,12 +35,21 @@ func (r *round) complain(invariant, format string, args ...any) {
 	r.report.violate(r.number, invariant, format, args...)
 }
 
-// complainSince complains that a request of that time was not served, unless the cluster has been slow since a TTL
-// before it.
-func (r *round) complainSince(asked time.Duration, invariant, format string, args ...any) {
-	if !r.pulse.wasSlow(asked - ttl) {
-		r.complain(invariant, format, args...)
+// complainSince complains, unless the cluster has been slow since that time.
+func (r *round) complainSince(since time.Duration, invariant, format string, args ...any) {
+	if r.pulse.wasSlow(since) {
+		r.excused.Store(true)
+		r.report.count(excused, 1)
+		return
 	}
+	r.complain(invariant, format, args...)
+}
+
+// complainUnserved complains that a request of that time has failed. Only a slow commit since a TTL before the request
+// excuses that, and only within the time in which a waiter must be served: as in awaitServed, that counts from the slow
+// commit.
+func (r *round) complainUnserved(asked time.Duration, format string, args ...any) {
+	r.complainSince(max(asked-ttl, r.tape.Now()-served), "I7", format, args...)
 }
 
 // newRound starts the workers of all clients. ctx is the run's.

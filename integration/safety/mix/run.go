@@ -55,7 +55,7 @@ type run struct {
 func Run(ctx context.Context, opts Options) (*Report, error) {
 	report := newReport(opts.Seed)
 	leaks := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreTopFunction(stuckStream)}
-	r := &run{opts: opts, report: report, tape: newTape(opts.Dir, report)}
+	r := &run{opts: opts, report: report, tape: newTape(opts.Dir)}
 	if err := r.mix(ctx); err != nil {
 		return nil, err
 	}
@@ -190,15 +190,13 @@ func (r *run) round(ctx, life context.Context, number int) error {
 	}
 	began := time.Now()
 	verdict := check.Check(all)
-	for _, v := range verdict.Violations {
-		round.complain(v.Invariant, "%s: %s (found by %s)", v.Name, v.Text, v.Checker)
-	}
-	for _, m := range verdict.Malformed {
-		round.complain("history", "%s", m)
-	}
+	r.report.judge(number, verdict)
 	r.checkMemory(round)
 	r.rounds = number
 	r.report.count(rounds, 1)
+	if !round.excused.Load() {
+		r.report.count(calmRounds, 1)
+	}
 	r.report.count(events, len(all))
 	r.report.count(peerOverlaps, verdict.Count(check.PeerOverlaps))
 	r.report.count(controlStale, verdict.Count(check.ControlStale))

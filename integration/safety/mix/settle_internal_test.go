@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -17,7 +18,7 @@ import (
 func soonOver(t *testing.T) *round {
 	t.Helper()
 	report := newReport(1)
-	return &round{run: &run{report: report, tape: newTape(t.TempDir(), report)}, number: 4, giveUp: func() {}, pulse: &pulse{}}
+	return &round{run: &run{report: report, tape: newTape(t.TempDir())}, number: 4, giveUp: func() {}, pulse: &pulse{}}
 }
 
 func requireComplaint(t *testing.T, r *round, invariant, text string) {
@@ -49,6 +50,19 @@ func TestRound_waitsForAWaiterThatIsServedInTime(t *testing.T) {
 	r.awaitServed(time.Minute)
 	<-served
 	require.Empty(t, r.report.Violations)
+}
+
+func TestRound_excusesACallerAsLongAsASlowCommitDelaysIt(t *testing.T) {
+	r := soonOver(t)
+	r.tape.Clock += history.Clock(r.tape.Now() - time.Minute) // the run began a minute ago
+	r.pulse.last.Store(int64(r.tape.Now() - served + time.Second))
+	r.complainUnserved(0, "asked at the beginning")
+	require.Empty(t, r.report.Violations)
+	require.Equal(t, 1, r.report.Counts[excused])
+	require.True(t, r.excused.Load())
+	r.pulse.last.Store(int64(r.tape.Now() - served - 1))
+	r.complainUnserved(0, "still not served")
+	requireComplaint(t, r, "I7", "still not served")
 }
 
 func TestRound_complainsOfAnObserverThatStillSeesALeader(t *testing.T) {
@@ -108,6 +122,29 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 	r.report = newReport(1)
 	r.report.violate(1, "I1", "")
 	require.False(t, r.goesOn(2), "it has failed already")
+}
+
+func TestStrike_isNotHealedIfAMemberStaysDown(t *testing.T) {
+	for name, do := range map[string]func(*strike, *etcdproc.Process) bool{
+		"member killed": killMember, "small transactions": smallTransactions,
+		"rolling restart": func(s *strike, _ *etcdproc.Process) bool { return rollingRestart(s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := struck(t)
+			require.NoError(t, s.tape.begin(1))
+			m := &etcdproc.Process{} // it cannot start
+			s.cluster.Members = []*etcdproc.Process{m}
+			s.begin("m")
+			s.heal(do(s, m))
+			all, err := s.tape.end()
+			require.NoError(t, err)
+			for _, e := range all {
+				require.Equal(t, history.Fault, e.Kind)
+			}
+			require.Equal(t, Struck{Missed: 1}, s.report.Faults[s.kind])
+			require.Zero(t, m.Settings().MaxTxnOps, "the next start has the settings of before")
+		})
+	}
 }
 
 // Nothing is written to the key "": etcd would refuse that, and overwrite would retry for ever.

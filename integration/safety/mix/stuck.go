@@ -35,7 +35,7 @@ func slowDisk(s *strike) bool {
 	}
 	hit := set(d)
 	s.last(1000, 4000)
-	return s.waking(members, func() bool {
+	return s.waking(s.expired(members), func() bool {
 		hit = set(0) && hit
 		sleep(s.life, d) // until the last slow write is done
 		return hit
@@ -48,10 +48,7 @@ func smallTransactions(s *strike, m *etcdproc.Process) bool {
 	as := m.Settings()
 	small := as
 	small.MaxTxnOps = few
-	if !restart(s, m, small) {
-		return false
-	}
-	hit := s.refuses(m, few+1)
+	hit := restart(s, m, small) && s.refuses(m, few+1)
 	s.last(1500, 4000)
 	return restart(s, m, as) && hit
 }
@@ -90,7 +87,7 @@ func tooMany(s *strike, m *etcdproc.Process) bool {
 	if hit {
 		s.last(100, 1000)
 	}
-	return s.waking([]*etcdproc.Process{m}, func() bool { return m.GoOn() == nil && hit })
+	return s.waking(s.expired([]*etcdproc.Process{m}), func() bool { return m.GoOn() == nil && hit })
 }
 
 // flood makes the cluster commit requests that change nothing. It reports whether the member then refused a request.

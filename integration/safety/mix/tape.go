@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,13 +21,12 @@ type record interface {
 }
 
 // tape writes the history of a run, one file for each round. The numbers that it gives out are unique in the run:
-// clients' processes have their own ranges above them. It also counts events, and knows who waits and who holds.
+// clients' processes have their own ranges above them. It also knows who waits and who holds.
 type tape struct {
 	*history.Recorder
 
-	dir    string
-	report *Report
-	file   *os.File // of the present round
+	dir  string
+	file *os.File // of the present round
 
 	mu      sync.Mutex              // guards the fields below
 	pending map[int64]history.Event // by Op: the Enter events of acquisitions that wait
@@ -36,9 +34,9 @@ type tape struct {
 	changed chan struct{}           // closed and replaced when one of these becomes smaller or larger
 }
 
-func newTape(dir string, report *Report) *tape {
+func newTape(dir string) *tape {
 	return &tape{
-		Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir, report: report,
+		Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir,
 		pending: map[int64]history.Event{}, holding: map[int64]history.Event{}, changed: make(chan struct{}),
 	}
 }
@@ -62,7 +60,7 @@ func (t *tape) end() (all []history.Event, err error) {
 	return all, err
 }
 
-// Record adds an event to the present file. Between two rounds events are counted and not written.
+// Record adds an event to the present file. Between two rounds events are not written.
 func (t *tape) Record(e history.Event) {
 	if e.At == 0 {
 		e.At = t.Now()
@@ -71,23 +69,8 @@ func (t *tape) Record(e history.Event) {
 	t.Recorder.Record(e)
 }
 
-// follow counts the event, and follows who waits and who holds.
+// follow keeps track of who waits and who holds.
 func (t *tape) follow(e history.Event) {
-	switch e.Kind {
-	case history.Apply:
-		if what := counted(e); what != "" {
-			t.report.count(what, 1)
-		}
-		return
-	case history.Answer:
-		if e.Outcome == history.Unknown {
-			t.report.count(unknown, 1)
-		}
-		return
-	case history.Enter, history.Grant, history.GiveUp, history.Release:
-	default:
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch e.Kind {
@@ -97,41 +80,14 @@ func (t *tape) follow(e history.Event) {
 	case history.Grant:
 		e.Verb = t.pending[e.Op].Verb
 		t.holding[e.Op] = e
-		t.report.count(acquisitions, 1)
-		switch {
-		case e.Verb.Shared():
-			t.report.count(readLocks, 1)
-		case e.Verb.OfSet():
-			t.report.count(sets, 1)
-		case e.Verb.OfTree():
-			t.report.count(trees, 1)
-		case e.Verb.OfPermit():
-			t.report.count(permitsTaken, 1)
-		}
 	case history.GiveUp:
-		t.report.count(gaveUp, 1)
+	case history.Release:
+		delete(t.holding, e.Op)
+	default:
+		return
 	}
 	delete(t.pending, e.Op)
-	if e.Kind == history.Release {
-		delete(t.holding, e.Op)
-	}
 	t.wake()
-}
-
-// counted returns the figure of what a fenced resource has done, "" if it has none.
-func counted(e history.Event) string {
-	refusal := e.Outcome == history.Refused
-	switch {
-	case strings.HasSuffix(e.Name, history.UnfencedMark) || e.Verb == history.Read || e.Verb == history.Claim:
-	case e.Verb.OfReader() && refusal:
-		return staleReads
-	case e.Verb.OfReader():
-	case refusal:
-		return refused
-	case e.Outcome == history.OK:
-		return writes
-	}
-	return ""
 }
 
 // wake wakes the callers of held and waiting.

@@ -11,27 +11,33 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
+// expired returns how many leases each member has expired until now.
+func (s *strike) expired(members []*etcdproc.Process) map[*etcdproc.Process]int {
+	counts := map[*etcdproc.Process]int{}
+	for _, m := range members {
+		counts[m] = s.monitor.latest(s.life, m.Endpoint())
+	}
+	return counts
+}
+
 // waking runs wake, in which members wake up that were paused, and looks for what they revoke then. Before etcd revokes
 // an expired lease, it checks whether it was active recently (EtcdServer.ensureLeadership), and a member that has just
 // woken up passes that check. So a member that has led may for a moment revoke leases that its successor has kept
 // alive, and no client can keep such a lease. The checkers treat this as an operator's revocation: the next holder
-// comes at once, and only the fence stops the last one.
-func (s *strike) waking(members []*etcdproc.Process, wake func() bool) (hit bool) {
-	before := map[*etcdproc.Process]int{}
-	for _, m := range members {
-		before[m] = s.monitor.known(m.Endpoint())
-	}
+// comes at once, and only the fence stops the last one. before is what expired has
+// returned before the pause.
+func (s *strike) waking(before map[*etcdproc.Process]int, wake func() bool) (hit bool) {
 	live, at := s.watch.live(), s.tape.Now()
 	hit = wake()
 	ctx, cancel := context.WithTimeout(s.life, 6*time.Second)
 	defer cancel()
 	sleep(ctx, 600*time.Millisecond) // by then the member knows that it does not lead
-	for _, m := range members {
+	for m, had := range before {
 		early := 0
 		// It counts a lease after the cluster has committed its revocation, which may be slow.
 		await(ctx, time.Second, func(ctx context.Context) (bool, error) {
 			n, _ := s.monitor.expiredAt(ctx, m.Endpoint())
-			early = n - before[m]
+			early = n - had
 			return early > 0, nil
 		})
 		status, err := s.etcd.Status(ctx, m.Endpoint())
