@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/etcd"
@@ -67,7 +66,7 @@ func Candidates(ctx context.Context, client *clientv3.Client, name string) ([]Le
 	}
 	var kvs []*mvccpb.KeyValue
 	err := etcd.Of(client).Do(ctx, readAttempt, func(a *etcd.Attempt) (err error) {
-		kvs, _, err = contenders(a, name+"/", false)
+		kvs, _, err = queue.Standing(a, name+"/", false, false)
 		return err
 	})
 	if err != nil {
@@ -132,24 +131,8 @@ func oldest(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) (*mvccpb.
 	if len(resp.Kvs) == 0 || queue.Contends(prefix, resp.Kvs[0]) {
 		return first(resp.Kvs), resp.Header.Revision, nil
 	}
-	all, rev, err := contenders(a, prefix, true, opts...)
+	all, rev, err := queue.Standing(a, prefix, false, true, opts...)
 	return first(all), rev, err
-}
-
-// contenders returns all contenders in their order, or only the first one, and the revision of the read. It is one
-// attempt.
-func contenders(a *etcd.Attempt, prefix string, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
-	for {
-		keys, rev, err := queue.Children(a, prefix, opts...)
-		var all []*mvccpb.KeyValue
-		if err == nil {
-			all, err = queue.Contenders(a, keys, one, append(opts, clientv3.WithRev(rev))...)
-		}
-		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
-			continue // rev was compacted between the two reads, and a newer revision serves as well
-		}
-		return all, rev, err
-	}
 }
 
 func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {

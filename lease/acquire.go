@@ -132,10 +132,10 @@ func (c *contender) contend(ctx context.Context, m mode, maxHold time.Duration) 
 }
 
 // enterAndWait waits for c's turn in the session, takes a place at the end of etcd's queue unless the turn came with
-// one, and waits for its turn there.
-func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
-	var ahead queue.Ahead
-	var err error
+// one, and waits for its turn there. Those of a set it enters at once, and then waits for its turn in one after the
+// other. Any order will do: everybody that it waits for entered before it, and everybody that enters later waits for it.
+func (c *contender) enterAndWait(ctx context.Context) (_ *contender, err error) {
+	var ahead []queue.Ahead
 	if c.waiter != nil {
 		if ahead, err = c.awaitTurn(ctx); err != nil {
 			return c, err
@@ -146,16 +146,27 @@ func (c *contender) enterAndWait(ctx context.Context) (*contender, error) {
 			return c, err
 		}
 	}
-	if ahead.None {
-		return c, nil
+	waited := false
+	for i, part := range c.all() {
+		switch {
+		case ahead[i].None:
+			continue
+		case waited:
+			ahead[i] = queue.Ahead{} // read before the last wait, so out of date
+		default:
+			// A waiter whose lease, or any of whose keys, is gone must not wait for its turn to learn it.
+			c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
+		}
+		waited = true
+		if err := part.await(ctx, ahead[i]); err != nil {
+			return c, err
+		}
 	}
-	return c, c.await(ctx, ahead)
+	return c, nil
 }
 
 func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 	c.hooked.queued(ahead.Key)
-	// A waiter whose lease or key is gone must not wait for its turn to learn it.
-	c.g.guards.Add(&c.entry)
 	ctx, cancel := scope.Join(ctx, c.life)
 	defer cancel()
 	err := c.g.queue.Await(ctx, c.entry.Entry, ahead)
@@ -167,25 +178,43 @@ func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 	return lost
 }
 
-// enter takes a place at the end of etcd's queue.
-func (c *contender) enter(ctx context.Context) (ahead queue.Ahead, err error) {
-	err = c.insist(ctx, func(a *etcd.Attempt) (err error) {
-		c.entry.Entry, ahead, err = c.g.queue.Enter(a, c.entry.Entry, c.owner)
+// enter takes a place at the end of the queue of each name of c's set.
+func (c *contender) enter(ctx context.Context) (ahead []queue.Ahead, err error) {
+	err = c.enterBy(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
+		ahead, err = c.g.queue.Enter(a, set, c.owner)
 		return err
 	})
 	return ahead, err
 }
 
-// insist calls attempt to put a key, again with another key each time that somebody else has put the one chosen.
-func (c *contender) insist(ctx context.Context, attempt func(*etcd.Attempt) error) error {
+// enterBy enters by attempt, which sets the revisions of the entries that have entered. It does so again with other keys
+// each time that somebody else has put one of those chosen.
+func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []queue.Entry) error) error {
 	for {
-		c.choose()
-		late, err := c.g.while(ctx, attempt)
-		c.late = c.late || late
-		if !errors.Is(err, queue.ErrTaken) {
+		c.each((*contender).choose)
+		set := c.entries()
+		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
+		for i, c := range c.all() {
+			c.entry.Entry, c.late = set[i], c.late || late
+		}
+		switch {
+		case errors.Is(err, queue.ErrTaken):
+			c.each(func(c *contender) {
+				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
+				c.discard()
+			})
+		case errors.Is(err, queue.ErrGone) && c.with != nil:
+			for _, c := range c.all() {
+				if c.entry.Rev == 0 {
+					lost := c.whyDeleted(ctx)
+					c.lose(lost)
+					return lost
+				}
+			}
+			return err
+		default:
 			return err
 		}
-		c.discard()
 	}
 }
 

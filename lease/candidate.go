@@ -71,10 +71,10 @@ func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contend
 			lost := &LostError{Reason: ReasonLeaseGone, LeaseID: c.g.id}
 			c.g.lose(lost)
 			return c, lost
-		case err != nil || ahead.None:
+		case err != nil || ahead[0].None:
 			return c, err
 		}
-		if err := c.awaitOwn(ctx, ahead, as); !errors.Is(err, queue.ErrGone) {
+		if err := c.awaitOwn(ctx, ahead[0], as); !errors.Is(err, queue.ErrGone) {
 			return c, err
 		}
 		c.g.guards.Remove(&c.entry)

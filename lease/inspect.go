@@ -111,7 +111,7 @@ const (
 // standing reads the queue of a name as it is now, without the TTLs.
 func standing(ctx context.Context, conn *etcd.Conn, name string) (q Queue, err error) {
 	err = conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
-		kvs, _, err := queue.Standing(a, name+"/")
+		kvs, _, err := queue.Standing(a, name+"/", true, false)
 		q = arrange(name, seeAll(kvs))
 		return err
 	})

@@ -72,7 +72,7 @@ func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock,
 			c.add(name, m.kind == KindTreeLock)
 		}
 	}
-	m.enter = (*contender).enterAllAndWait
+	m.enter = (*contender).enterAndWait
 	if m.try {
 		m.enter = (*contender).tryEnter
 	}
@@ -108,69 +108,10 @@ func (c *contender) entries() []queue.Entry {
 	return list
 }
 
-// enterAll enters all queues of the set by attempt, which sets the revisions of the entries that have entered.
-func (c *contender) enterAll(ctx context.Context, attempt func(*etcd.Attempt, []queue.Entry) error) error {
-	for {
-		c.each((*contender).choose)
-		set := c.entries()
-		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
-		for i, c := range c.all() {
-			c.entry.Entry, c.late = set[i], c.late || late
-		}
-		switch {
-		case errors.Is(err, queue.ErrTaken): // try again with other keys
-			c.each(func(c *contender) {
-				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
-				c.discard()
-			})
-		case errors.Is(err, queue.ErrGone):
-			for _, c := range c.all() {
-				if c.entry.Rev == 0 {
-					lost := c.whyDeleted(ctx)
-					c.lose(lost)
-					return lost
-				}
-			}
-			fallthrough
-		default:
-			return err
-		}
-	}
-}
-
-// enterAllAndWait enters all queues at once and then waits for its turn in one after the other. Any order will do:
-// everybody that it waits for entered before it, and everybody that enters later waits for it.
-func (c *contender) enterAllAndWait(ctx context.Context) (*contender, error) {
-	var ahead []queue.Ahead
-	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
-		ahead, err = c.g.queue.EnterAll(a, set, c.owner)
-		return err
-	})
-	if err != nil {
-		return c, err
-	}
-	c.each(func(c *contender) { c.g.guards.Add(&c.entry) }) // the loss of any key ends the wait for the others
-	waited := false
-	for i, part := range c.all() {
-		before := ahead[i]
-		if before.None {
-			continue
-		}
-		if waited {
-			before = queue.Ahead{} // read before the last wait, so out of date
-		}
-		waited = true
-		if err := part.await(ctx, before); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
-}
-
 // tryEnter enters only if all queues, of one name or of a set, are empty.
 func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
 	var holders []*mvccpb.KeyValue
-	err := c.enterAll(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
+	err := c.enterBy(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
 		holders, err = c.g.queue.TryEnterAll(a, set, c.owner)
 		return err
 	})
@@ -191,21 +132,6 @@ func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
 		return c, locked[0]
 	}
 	return c, errors.Join(locked...)
-}
-
-// releaseAll is release for a set.
-func (c *contender) releaseAll(ctx context.Context) (gone *contender, err error) {
-	var missing []int
-	set := c.entries()
-	late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
-		missing, err = c.g.queue.LeaveAll(a, set)
-		return err
-	})
-	// All keys are deleted together: if an earlier copy of our own request did it, all of them are missing.
-	if len(missing) == 0 || late && len(missing) == len(set) {
-		return nil, err
-	}
-	return c.all()[missing[0]], err
 }
 
 // given returns the names of c's set as the caller gave them, each once.

@@ -116,13 +116,9 @@ func (c *contender) keyDeleted() *LostError {
 // for Unlock.
 func (c *contender) lose(cause *LostError) {
 	c.end(cause)
-	switch context.Cause(c.life) { //nolint:errorlint // the causes are ours and not wrapped
-	case cause:
-	case ErrMaxHold, ErrAskedToRelease: // the hold goes on after these until its key is lost
-	default:
-		return // lost before, or the hold ends anyway
-	}
-	if cause.Key == "" { // the loss of a lease is logged once for all its locks
+	why := context.Cause(c.life)
+	ended := c.lost() != cause && !errors.Is(why, ErrMaxHold) && !errors.Is(why, ErrAskedToRelease) // the hold outlives those two
+	if ended || cause.Key == "" {                                                                   // the loss of a lease is logged once for all its locks
 		return
 	}
 	c.g.guards.Remove(&c.entry)

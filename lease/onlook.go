@@ -154,7 +154,7 @@ func (o *onlooker) begin(a *etcd.Attempt) (err error) {
 
 // read reads the contenders, by key. opts may be a revision.
 func (o *onlooker) read(a *etcd.Attempt, opts ...clientv3.OpOption) (map[string]sight, int64, error) {
-	kvs, rev, err := queue.Standing(a, o.look.Prefix, opts...)
+	kvs, rev, err := queue.Standing(a, o.look.Prefix, true, false, opts...)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -125,9 +125,9 @@ func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 		slot := s.at(free)
 		var seen queue.Slots
 		var waits bool
-		err := slot.insist(ctx, func(a *etcd.Attempt) (err error) {
+		err := slot.enterBy(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
 			before := queue.Entry{Prefix: c.g.s.opts.Prefix + c.name + "/"}
-			slot.entry.Entry, seen, waits, err = c.g.queue.TakeSlot(a, before, slot.entry.Entry, s.of, c.owner)
+			set[0], seen, waits, err = c.g.queue.TakeSlot(a, before, set[0], s.of, c.owner)
 			return err
 		})
 		switch {
@@ -182,8 +182,8 @@ func (s *semaphore) pass(ctx context.Context) (*contender, error) {
 		}
 		c.g.guards.Remove(&c.entry) // PassTurnstile deletes this key, and reports if it was gone
 		slot := s.at(free)
-		err = slot.insist(ctx, func(a *etcd.Attempt) (err error) {
-			slot.entry.Entry, err = c.g.queue.PassTurnstile(a, c.entry.Entry, slot.entry.Entry, s.of, c.owner)
+		err = slot.enterBy(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
+			set[0], err = c.g.queue.PassTurnstile(a, c.entry.Entry, set[0], s.of, c.owner)
 			return err
 		})
 		switch {
@@ -230,7 +230,7 @@ func (s *semaphore) quit(ctx context.Context) {
 		return
 	}
 	_, err := c.g.while(ctx, func(a *etcd.Attempt) error {
-		_, err := c.g.queue.LeaveAll(a, set)
+		_, err := c.g.queue.Leave(a, set)
 		return err
 	})
 	if err == nil {

@@ -89,15 +89,15 @@ func (c *contender) unlink() {
 }
 
 // awaitTurn waits for c's turn and takes the place that comes with it.
-func (c *contender) awaitTurn(ctx context.Context) (queue.Ahead, error) {
+func (c *contender) awaitTurn(ctx context.Context) ([]queue.Ahead, error) {
 	c.hooked.queued("")
 	select {
 	case <-c.waiter.turn:
-		return c.takePlace(), nil
+		return []queue.Ahead{c.takePlace()}, nil
 	case <-ctx.Done():
-		return queue.Ahead{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case <-c.life.Done():
-		return queue.Ahead{}, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
+		return nil, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
 	}
 }
 

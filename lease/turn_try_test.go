@@ -146,6 +146,15 @@ func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
 	}
 }
 
+// leaves reports whether a request leaves a queue, or those of a set.
+func leaves(c fakeetcd.Call) bool {
+	ops := c.Request.(*pb.TxnRequest).Success
+	if len(ops) > 0 && ops[0].GetRequestTxn() != nil {
+		ops = ops[0].GetRequestTxn().Success
+	}
+	return len(ops) > 0 && ops[0].GetRequestDeleteRange() != nil
+}
+
 // A TryLock has entered past a stray key, found somebody ahead, and left; the answer to that was lost. The caller
 // behind it must not take itself for a contender that is in the queue.
 func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
@@ -154,9 +163,7 @@ func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
 		other := e.join(t)
 		e.srv.Put("a/planted", "")
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Match: func(c fakeetcd.Call) bool {
-			return len(c.Request.(*pb.TxnRequest).Success) > 0 && c.Request.(*pb.TxnRequest).Success[0].GetRequestTxn() != nil // it leaves
-		}})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Match: leaves})
 		tried := later(func() error { return second(e.s.TryLock(timeout(t, 1500*time.Millisecond), "a")) })
 		synctest.Wait()
 		waiting := e.line(t, "a", 1)
@@ -171,13 +178,6 @@ func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
 // An acquisition that tries has entered behind nested names, finds an older contender and leaves. That request is
 // delayed, and the older contender goes. When the request arrives, it deletes no key that is a hold by then.
 func TestTurns_lateRequestToLeave(t *testing.T) {
-	leaves := func(c fakeetcd.Call) bool {
-		ops := c.Request.(*pb.TxnRequest).Success
-		if len(ops) > 0 && ops[0].GetRequestTxn() != nil {
-			ops = ops[0].GetRequestTxn().Success
-		}
-		return len(ops) > 0 && ops[0].GetRequestDeleteRange() != nil
-	}
 	with := func(t *testing.T, late time.Duration) (e, other, third *env) {
 		t.Helper()
 		e = start(t, lease.Options{TTL: time.Hour}) // attempts of 5 s

@@ -89,12 +89,7 @@ func (l *Lock) confirm(ctx context.Context) error {
 		return ErrUnlocked
 	}
 	_, err := l.g.while(ctx, func(a *etcd.Attempt) error {
-		// Both compare the create revision: a key that is used again stays.
-		if l.with != nil {
-			_, err := l.g.queue.LeaveAll(a, l.entries())
-			return err
-		}
-		_, err := l.g.queue.Leave(a, l.entry.Entry)
+		_, err := l.g.queue.Leave(a, l.entries()) // compares create revisions: a key that is used again stays
 		return err
 	})
 	if err != nil {
@@ -105,39 +100,36 @@ func (l *Lock) confirm(ctx context.Context) error {
 }
 
 // release deletes the key and, if another acquisition of the session waits for the name, enters for it in the same
-// transaction. It returns the contender whose key somebody else had deleted, nil if nobody had.
+// transaction; or it deletes all keys of a set. It returns the contender whose key somebody else had deleted, nil if
+// nobody had.
 func (c *contender) release(ctx context.Context) (gone *contender, err error) {
-	if c.with != nil {
-		return c.releaseAll(ctx)
-	}
-	deleted := false
-	var p place
-	next := c.g.turns.leave(c)
+	set, missing, p := c.entries(), []int(nil), place{}
+	next := c.g.turns.leave(c) // nil for a set, which has no turn
 	handOver := next != nil
 	if handOver {
 		p.entry = c.g.take(c.name, next.mark, false)
 	}
 	late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
 		if handOver {
-			deleted, p.entry, p.ahead, err = c.g.queue.HandOver(a, c.entry.Entry, p.entry, next.owner)
+			p.ahead, err = c.g.queue.HandOver(a, set[0], &p.entry, next.owner)
 			unknown := err != nil && !etcd.Refused(err)
 			p.late = p.late || unknown
-			if deleted || unknown && !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, etcd.ErrNotSent) {
+			if p.entry.Rev != 0 || unknown && !errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, etcd.ErrNotSent) {
 				return err
 			}
 			// The key was gone already, or the next acquisition may not enter, or there is no space for its key: it
 			// enters by itself and finds out.
 			handOver = false
 		}
-		deleted, err = c.g.queue.Leave(a, c.entry.Entry)
+		missing, err = c.g.queue.Leave(a, set)
 		return err
 	})
 	c.g.give(next, p)
-	// If an earlier request had no answer, a missing key most likely means that it was our own deletion.
-	if deleted || late || p.late {
+	// If an earlier request had no answer, it most likely was our own deletion. It deletes all keys of a set together.
+	if err != nil || len(missing) == 0 || (late || p.late) && len(missing) == len(set) {
 		return nil, err
 	}
-	return c, err
+	return c.all()[missing[0]], nil
 }
 
 // clear deletes the key in the background, if it was ever sent.

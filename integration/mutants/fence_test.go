@@ -226,8 +226,8 @@ var fenceMutants = []mutant{
 	{
 		name: "etcdfence: no fence while a lock is held",
 		file: "fence/etcdfence/held.go",
-		old:  "h.kv.Txn(ctx).If(h.cmps...).Then",
-		new:  "h.kv.Txn(ctx).Then",
+		old:  "etcd.Commit(ctx, h.kv, h.cmps,",
+		new:  "etcd.Commit(ctx, h.kv, nil,",
 		by:   killer{inEtcdfence, "TestNewKV_writesWhileHeld", `requireStale(t, write(t.Context(), kv, "d", "stale")`},
 	},
 	{

@@ -138,9 +138,9 @@ var leaseMutants = []mutant{
 	},
 	{
 		name: "Unlock of a set takes a key that others deleted for deleted by itself",
-		file: "lease/lockset.go",
-		old:  "late && len(missing) == len(set)",
-		new:  "late",
+		file: "lease/unlock.go",
+		old:  "(late || p.late) && len(missing) == len(set)",
+		new:  "(late || p.late)",
 		by:   killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/request_repeated", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
 	},
 	{
@@ -166,16 +166,16 @@ var leaseMutants = []mutant{
 	},
 	{
 		name: "a set enters in two transactions",
-		file: "lease/lockset.go",
-		old:  "ahead, err = c.g.queue.EnterAll(a, set, c.owner)",
-		new:  "ahead, err = c.g.queue.EnterAll(a, set[:1], c.owner)\n\t\tif err == nil && len(set) > 1 {\n\t\t\tvar more []queue.Ahead\n\t\t\tmore, err = c.g.queue.EnterAll(a, set[1:], c.owner)\n\t\t\tahead = append(ahead, more...)\n\t\t}",
+		file: "lease/acquire.go",
+		old:  "ahead, err = c.g.queue.Enter(a, set, c.owner)",
+		new:  "ahead, err = c.g.queue.Enter(a, set[:1], c.owner)\n\t\tif err == nil && len(set) > 1 {\n\t\t\tvar more []queue.Ahead\n\t\t\tmore, err = c.g.queue.Enter(a, set[1:], c.owner)\n\t\t\tahead = append(ahead, more...)\n\t\t}",
 		by:   killer{inLease, "TestSession_LockAll_entersAtOnce", `require.Len(t, e.writes()[before:], 1)`},
 	},
 	{
 		name: "a set waits in its first queue only",
-		file: "lease/lockset.go",
-		old:  "if before.None {",
-		new:  "if before.None || waited {",
+		file: "lease/acquire.go",
+		old:  "case ahead[i].None:",
+		new:  "case ahead[i].None, waited:",
 		by:   killer{inLease, "TestSession_LockAll_waitsForAll", `requirePending(t, set)`},
 	},
 	{
@@ -335,8 +335,8 @@ var leaseMutants = []mutant{
 	{
 		name: "an acquisition whose answer was lost is not cleaned up",
 		file: "lease/acquire.go",
-		old:  "\t\tc.late = c.late || late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn err",
-		new:  "\t\t_ = late\n\t\tif !errors.Is(err, queue.ErrTaken) {\n\t\t\treturn err",
+		old:  "c.entry.Entry, c.late = set[i], c.late || late",
+		new:  "c.entry.Entry, c.late = set[i], c.late || late && false",
 		by:   killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
 	},
 	{
@@ -419,8 +419,8 @@ var leaseMutants = []mutant{
 	{
 		name: "Unlock: deletes without a comparison",
 		file: "internal/queue/enter.go",
-		old:  "If:   []clientv3.Cmp{e.Held()},\n\t\tThen: []*pb.RequestOp{e.delete()},\n\t})\n\treturn resp.Succeeded, err",
-		new:  "Then: []*pb.RequestOp{e.delete()},\n\t})\n\treturn resp.Succeeded, err",
+		old:  "If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}",
+		new:  "Then: []*pb.RequestOp{e.delete()}",
 		by:   killer{inLease, "TestLock_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
 	},
 	{

@@ -44,12 +44,12 @@ var plants = []plant{
 		{"lease/grant.go", "return !lost && left > 0\n", "return !lost && left > -g.ttl/8\n"},
 	}},
 	{"a key is deleted without a check of its owner", []edit{
-		{"internal/queue/enter.go", "\t\tIf:   []clientv3.Cmp{e.Held()},\n\t\tThen: []*pb.RequestOp{e.delete()},", "\t\tThen: []*pb.RequestOp{e.delete()},"},
+		{"internal/queue/enter.go", "If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}", "Then: []*pb.RequestOp{e.delete()}"},
 	}},
 	{"a key is handed over without a check of its owner", []edit{
 		{
-			"internal/queue/enter.go", "cmps, ops = append(cmps, leaving.Held()), append(ops, leaving.delete())",
-			"ops = append(ops, leaving.delete())",
+			"internal/queue/enter.go", "txn.If, txn.Then = append(txn.If, leaving.Held()), append(txn.Then, leaving.delete())",
+			"txn.Then = append(txn.Then, leaving.delete())",
 		},
 	}},
 	{"Do releases before its function has returned", []edit{
@@ -79,14 +79,14 @@ var plants = []plant{
 		{"fence/mark.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
 	{"a set waits only in its first queue", []edit{
-		{"lease/lockset.go", "if before.None {", "if before.None || waited {"},
+		{"lease/acquire.go", "case ahead[i].None:", "case ahead[i].None, waited:"},
 	}},
 	{"only one key of a set is watched", []edit{
-		{"lease/lockset.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
-		{"lease/acquire.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.guards.Add(&c.entry)"},
+		{"lease/acquire.go", "\t\t\tc.each(func(c *contender) { c.g.guards.Add(&c.entry) })\n\t\t}", "\t\t\tc.g.guards.Add(&c.entry)\n\t\t}"},
+		{"lease/acquire.go", "c.g.served.Store(true)\n\tc.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.served.Store(true)\n\tc.g.guards.Add(&c.entry)"},
 	}},
 	{"a node of a tree does not wait for the nodes above", []edit{
-		{"lease/lockset.go", "if before.None {", "if before.None || c.shared {"},
+		{"lease/acquire.go", "case ahead[i].None:", "case ahead[i].None, part.shared:"},
 	}},
 	{"there is one slot more than permits", []edit{
 		{"lease/permit.go", "free := rand.IntN(s.of)", "free := rand.IntN(s.of + 1)"},

@@ -95,15 +95,15 @@ var queueMutants = []mutant{
 	{
 		name: "TryLock, TryLockAll: a contender that is not first stays in its queues",
 		file: "internal/queue/set.go",
-		old:  "_, err := q.LeaveAll(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err",
+		old:  "_, err := q.Leave(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err",
 		new:  "return owners, nil",
 		by:   killer{inQueue, "TestQueue_TryEnterAll_race", `require.Equal(t, keys, e.keys())`},
 	},
 	{
 		name: "a set deletes keys that are no longer its own",
-		file: "internal/queue/set.go",
-		old:  "etcd.Nested(etcd.Txn{If: []clientv3.Cmp{e.Held()}, ",
-		new:  "etcd.Nested(etcd.Txn{",
+		file: "internal/queue/enter.go",
+		old:  "If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}",
+		new:  "Then: []*pb.RequestOp{e.delete()}",
 		by:   killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/put_by_somebody_else", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
 	},
 	{
@@ -242,8 +242,8 @@ var queueMutants = []mutant{
 	{
 		name: "Await: the owner's end is the turn though a key between may be put back on its lease",
 		file: "internal/queue/scan.go",
-		old:  "owner := len(r.contenders) == 1",
-		new:  "owner := kv == r.contenders[len(r.contenders)-1]",
+		old:  "owner := len(r.keys) == 1",
+		new:  "owner := kv == r.keys[len(r.keys)-1]",
 		by:   killer{inQueue, "TestQueue_Await_putBackBehindTheOwner", `requirePending(t, got)`},
 	},
 	{
@@ -284,8 +284,8 @@ var queueMutants = []mutant{
 	{
 		name: "Enter: forgets that a queue was not empty",
 		file: "internal/queue/enter.go",
-		old:  "q.contended.met(e.rivals(), true)\n\t\tq.mixedBy",
-		new:  "q.mixedBy",
+		old:  "q.contended.met(e.rivals(), true) // e may have entered",
+		new:  "",
 		by:   killer{inQueue, "TestQueue_Enter_contentionThatHasJustEnded", `require.Equal(t, []int{2}, ops)`},
 	},
 	{
@@ -354,29 +354,29 @@ var queueMutants = []mutant{
 	{
 		name: "Enter: an ambiguous transaction is retried without a comparison",
 		file: "internal/queue/enter.go",
-		old:  "If:    append(cmps, e.absent()),",
-		new:  "If:    cmps,",
+		old:  "txn.If, txn.Else = append(txn.If, e.absent()), append",
+		new:  "txn.Else = append",
 		by:   killer{inQueue, "TestQueue_Enter_again", `require.Equal(t, tc.ahead, ahead)`},
 	},
 	{
 		name: "Enter: two contenders of one queue share a commit",
-		file: "internal/queue/enter.go",
-		old:  "Queue: e.Prefix,\n\t\tIf:    append(cmps, e.absent()),",
-		new:  "If:    append(cmps, e.absent()),",
+		file: "internal/queue/set.go",
+		old:  "txn.Queue = set[0].Prefix",
+		new:  "",
 		by:   killer{inQueue, "TestQueue_Enter_oneQueueIsNotShared", `require.Less(t, before.Rev, list[i+1].Rev)`},
 	},
 	{
 		name: "HandOver: overwrites the next contender's key",
 		file: "internal/queue/enter.go",
-		old:  "If:    append(cmps, e.absent()),",
-		new:  "If:    append([]clientv3.Cmp{e.absent()}, cmps...)[min(1, len(cmps)):],",
+		old:  "txn.If, txn.Else = append(txn.If, e.absent()), append(txn.Else, etcd.Get(e.Key))",
+		new:  "txn.Else = append(txn.Else, etcd.Get(e.Key))\n\t\tif leaving == nil {\n\t\t\ttxn.If = append(txn.If, e.absent())\n\t\t}",
 		by:   killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
 	},
 	{
 		name: "HandOver: does not check that the owner's key is still there",
 		file: "internal/queue/enter.go",
-		old:  "append(cmps, leaving.Held())",
-		new:  "cmps",
+		old:  "append(txn.If, leaving.Held())",
+		new:  "txn.If",
 		by:   killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
 	},
 	{

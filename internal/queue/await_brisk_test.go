@@ -49,12 +49,12 @@ func TestQueue_Await_keptWatchesOfSets(t *testing.T) {
 		other := e.another(t)
 		enter := func(e *env) (set []queue.Entry, ahead []queue.Ahead) {
 			set = e.set("a", "b")
-			ahead, err := e.EnterAll(e.once(t.Context()), set, "")
+			ahead, err := e.Queue.Enter(e.once(t.Context()), set, "")
 			require.NoError(t, err)
 			return set, ahead
 		}
 		leave := func(e *env, set []queue.Entry) {
-			gone, err := e.LeaveAll(e.once(t.Context()), set)
+			gone, err := e.Queue.Leave(e.once(t.Context()), set)
 			require.NoError(t, err)
 			require.Empty(t, gone)
 		}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -28,78 +29,96 @@ func (e Entry) owns(kv *mvccpb.KeyValue, value string) bool {
 // later attempt, which must not take the key for a hold.
 func (e *Entry) disown() { e.After, e.Disowned = e.Rev, true }
 
-// Enter puts e into its queue, with value for people to read, and returns e with its revision and what is ahead of
-// it. It is one attempt, and repeating it with the same value is safe: e enters once. After an error e may have
-// entered, see [etcd.Refused]. The error is ErrTaken if a key of that name exists and is not e's.
+// Enter puts the entries of a set, each of another queue, into their queues in one transaction, with value for people to
+// read. It sets their revisions, and returns for each what is ahead of it. All have one create revision, so each waits
+// only for sets and entries with an older one: sets cannot deadlock, whatever their names are. It is one attempt, and
+// repeating it with the same value is safe: each enters once.
 //
-// If the queue is empty, as it mostly is, that is one small transaction. If the queue was recently not empty, the
-// transaction does not depend on that. If the queue also has keys that are no contenders, Enter does not report what
-// is ahead: Await then reads it in a way that holds up nobody else in etcd.
-func (q *Queue) Enter(a *etcd.Attempt, e Entry, value string) (Entry, Ahead, error) {
-	if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
-		ops := [...]*pb.RequestOp{e.put(value), e.fewNames()}
-		resp, err := q.Line.Commit(a, etcd.Txn{Queue: e.Prefix, If: e.unrivalled(), Then: ops[:1:1], Else: ops[1:]})
-		switch {
-		case err != nil:
+// After an error the entries may have entered, see [etcd.Refused]. The error is ErrTaken if a key of an entry's name
+// exists and is not the entry's, and ErrGone if an earlier attempt has entered and one of its keys is gone. After either,
+// the entries with a revision are in their queues.
+//
+// If the queue of a single entry is empty, as it mostly is, that is one small transaction. If the queue was recently not
+// empty, the transaction does not depend on that. If a queue also has keys that are no contenders, Enter does not report
+// what is ahead: Await then reads it in a way that holds up nobody else in etcd.
+func (q *Queue) Enter(a *etcd.Attempt, set []Entry, value string) ([]Ahead, error) {
+	if e := set[0]; len(set) == 1 {
+		if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
+			ops := [...]*pb.RequestOp{e.put(value), e.fewNames()}
+			resp, err := q.Line.Commit(a, etcd.Txn{Queue: e.Prefix, If: e.unrivalled(), Then: ops[:1:1], Else: ops[1:]})
+			if err == nil && resp.Succeeded {
+				set[0].Rev = resp.Revision
+				return alone, nil
+			}
 			q.contended.met(e.rivals(), true) // e may have entered
-			return e, Ahead{}, err
-		case resp.Succeeded:
-			e.Rev = resp.Revision
-			return e, Ahead{None: true}, nil
+			if err != nil {
+				return nil, err
+			}
+			q.mixedBy(e, resp.Responses[0].GetResponseRange().Kvs)
 		}
-		q.contended.met(e.rivals(), true)
-		q.mixedBy(e, resp.Responses[0].GetResponseRange().Kvs)
 	}
-	done, e, ahead, err := q.enter(a, nil, e, value)
-	switch {
-	case err == nil && !done:
-		err = ErrTaken
-	case ahead != Ahead{}:
-		q.contended.met(e.rivals(), !ahead.None)
+	ahead, err := q.enter(a, nil, set, value)
+	for i, one := range ahead {
+		if one != (Ahead{}) {
+			q.contended.met(set[i].rivals(), !one.None)
+		}
 	}
-	return e, ahead, err
+	return ahead, err
 }
+
+// alone is what is ahead of an entry in an empty queue. Nobody changes it.
+var alone = []Ahead{{None: true}}
 
 // HandOver deletes e's key and puts next at the end of the same queue, in one transaction: next does not get e's
-// place. It reports whether that was done, now or by an earlier attempt. After an earlier attempt what is ahead of
-// next is unknown. If it reports false without an error, nothing was changed: e's key was already gone, or a key of
+// place. If that was done, now or by an earlier attempt, next has a revision. After an earlier attempt what is ahead of
+// next is unknown. Without an error and without a revision nothing was changed: e's key was already gone, or a key of
 // next's name existed. It is one attempt, and repeating it is safe.
-func (q *Queue) HandOver(a *etcd.Attempt, e, next Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
-	return q.enter(a, &e, next, value)
+func (q *Queue) HandOver(a *etcd.Attempt, e Entry, next *Entry, value string) (Ahead, error) {
+	set := []Entry{*next}
+	ahead, err := q.enter(a, &e, set, value)
+	*next = set[0]
+	if errors.Is(err, ErrTaken) {
+		return Ahead{}, nil
+	}
+	if err != nil {
+		return Ahead{}, err
+	}
+	return ahead[0], nil
 }
 
-// enter puts e into its queue unless its key exists: a delayed request would otherwise overwrite it. If leaving is not
-// nil, enter also requires and deletes the key of that. The results are those of HandOver.
-func (q *Queue) enter(a *etcd.Attempt, leaving *Entry, e Entry, value string) (done bool, entered Entry, ahead Ahead, err error) {
-	cmps, ops := make([]clientv3.Cmp, 0, 2), make([]*pb.RequestOp, 0, 3)
+// enter is Enter in a transaction that does not depend on whether the queues are empty. It enters only if no key of the
+// set exists: a delayed request would otherwise overwrite one. If leaving is not nil, enter also requires and deletes the
+// key of that.
+func (q *Queue) enter(a *etcd.Attempt, leaving *Entry, set []Entry, value string) ([]Ahead, error) {
+	n := len(set)
+	txn := etcd.Txn{If: make([]clientv3.Cmp, 0, n+1), Then: make([]*pb.RequestOp, 0, 2*n+1), Else: make([]*pb.RequestOp, 0, n)}
 	if leaving != nil {
-		cmps, ops = append(cmps, leaving.Held()), append(ops, leaving.delete())
+		txn.If, txn.Then = append(txn.If, leaving.Held()), append(txn.Then, leaving.delete())
 	}
-	mixed := q.contended.mixed(e.rivals())
-	if !mixed {
-		ops = append(ops, e.newestTwo())
-	}
-	resp, err := q.Line.Commit(a, etcd.Txn{
-		Queue: e.Prefix,
-		If:    append(cmps, e.absent()),
-		Then:  append(ops, e.put(value)),
-		Else:  []*pb.RequestOp{etcd.Get(e.Key)},
-	})
-	if err != nil {
-		return false, e, Ahead{}, err
-	}
-	if !resp.Succeeded {
-		kv := first(resp.Responses[0].GetResponseRange().Kvs)
-		if done = e.owns(kv, value); done {
-			e.Rev = kv.CreateRevision
+	looks, looked := len(txn.Then), make([]int, 0, n) // the entries whose queues are read
+	for i, e := range set {
+		txn.If, txn.Else = append(txn.If, e.absent()), append(txn.Else, etcd.Get(e.Key))
+		if !q.contended.mixed(e.rivals()) {
+			txn.Then, looked = append(txn.Then, e.newestTwo()), append(looked, i)
 		}
-		return done, e, Ahead{}, nil
 	}
-	e.Rev = resp.Revision
-	if !mixed {
-		ahead = q.aheadOf(e, resp.Responses[len(ops)-1].GetResponseRange())
+	for _, e := range set {
+		txn.Then = append(txn.Then, e.put(value))
 	}
-	return true, e, ahead, nil
+	resp, err := q.commit(a, set, txn)
+	if err != nil {
+		return nil, err
+	}
+	ahead := make([]Ahead, n)
+	if !resp.Succeeded {
+		_, err := recognise(set, resp.Responses, value)
+		return ahead, err
+	}
+	entered(set, resp.Revision)
+	for at, i := range looked {
+		ahead[i] = q.aheadOf(set[i], resp.Responses[looks+at].GetResponseRange())
+	}
+	return ahead, nil
 }
 
 // newestTwo reads the newest two of the keys that exclude e, just before e enters.
@@ -142,14 +161,31 @@ func oldestOf(prefix string, kvs []*mvccpb.KeyValue) (oldest *mvccpb.KeyValue) {
 	return oldest
 }
 
-// Leave deletes e's key if it is still e's. It reports false if it was not: somebody else had deleted it, or an
-// earlier attempt whose answer was lost. It is one attempt, and repeating it is safe.
-func (q *Queue) Leave(a *etcd.Attempt, e Entry) (bool, error) {
-	resp, err := q.Line.Commit(a, etcd.Txn{
-		If:   []clientv3.Cmp{e.Held()},
-		Then: []*pb.RequestOp{e.delete()},
-	})
-	return resp.Succeeded, err
+// Leave deletes those keys of a set that are still its own, in one transaction. It returns the indexes of the others:
+// somebody else has deleted them, or an earlier attempt. It is one attempt, and repeating it is safe.
+func (q *Queue) Leave(a *etcd.Attempt, set []Entry) (gone []int, err error) {
+	if len(set) == 1 { // may share a commit
+		resp, err := q.Line.Commit(a, set[0].leave())
+		if err == nil && !resp.Succeeded {
+			gone = []int{0}
+		}
+		return gone, err
+	}
+	var txn etcd.Txn
+	for _, e := range set {
+		txn.Then = append(txn.Then, etcd.Nested(e.leave()))
+	}
+	resp, err := q.Line.CommitAlone(a, txn)
+	for i, r := range resp.Responses {
+		if !r.GetResponseTxn().GetSucceeded() {
+			gone = append(gone, i)
+		}
+	}
+	return gone, err
+}
+
+func (e Entry) leave() etcd.Txn {
+	return etcd.Txn{If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}}
 }
 
 // absent compares true while the entry's key does not exist. A comparison without a value compares with 0.

@@ -161,7 +161,26 @@ func TestQueue_Enter_again(t *testing.T) {
 	}
 }
 
-// TryEnter is TryEnterAll for one entry.
+// Enter, Leave, HandOver and TryEnter are those of the queue for one entry.
+func (e *env) Enter(a *etcd.Attempt, entry queue.Entry, value string) (queue.Entry, queue.Ahead, error) {
+	set := []queue.Entry{entry}
+	ahead, err := e.Queue.Enter(a, set, value)
+	if err != nil {
+		return set[0], queue.Ahead{}, err
+	}
+	return set[0], ahead[0], nil
+}
+
+func (e *env) Leave(a *etcd.Attempt, entry queue.Entry) (left bool, err error) {
+	gone, err := e.Queue.Leave(a, []queue.Entry{entry})
+	return err == nil && len(gone) == 0, err
+}
+
+func (e *env) HandOver(a *etcd.Attempt, entry, next queue.Entry, value string) (bool, queue.Entry, queue.Ahead, error) {
+	ahead, err := e.Queue.HandOver(a, entry, &next, value)
+	return next.Rev != 0, next, ahead, err
+}
+
 func (e *env) TryEnter(a *etcd.Attempt, entry queue.Entry, value string) (queue.Entry, *mvccpb.KeyValue, error) {
 	set := []queue.Entry{entry}
 	owners, err := e.TryEnterAll(a, set, value)

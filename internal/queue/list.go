@@ -20,11 +20,13 @@ const (
 	pageBytes = 4 << 20
 )
 
-// names are the keys directly below a prefix, without their values and leases, at one revision.
-type names struct {
-	keys  []*mvccpb.KeyValue // oldest first
-	rev   int64
-	other bool // there are keys of nested names too
+// roll is what the names of a queue's keys show, without their values and leases, at one revision.
+type roll struct {
+	keys   []*mvccpb.KeyValue // those with the form of contenders, oldest first; attached looks up their leases
+	strays int                // the number of direct children that do not have it
+	nested bool               // there are keys of nested names
+	whole  bool               // all keys of the queue were read
+	rev    int64
 }
 
 // read reads the names from prefix to end. opts may be a revision and bounds.
@@ -32,37 +34,40 @@ type names struct {
 // It reads keys alone, in the order of names, which costs the server the least by far: for pages in the order of
 // creation it would sort the whole queue each time. If a page ends within the keys of a nested name, the rest of
 // these are skipped: they are somebody else's, and may be many and long.
-func read(a *etcd.Attempt, prefix, end string, opts ...clientv3.OpOption) (names, error) {
+func read(a *etcd.Attempt, prefix, end string, opts ...clientv3.OpOption) (roll, error) {
 	op := clientv3.OpGet(prefix, opts...)
 	for {
-		n, err := readAt(a, op.Rev(), prefix, end, opts...)
+		r, err := readAt(a, op.Rev(), prefix, end, opts...)
 		if op.Rev() != 0 || !errors.Is(err, rpctypes.ErrCompacted) {
-			return n, err
+			return r, err
 		}
 		// Compacted between two pages: a newer revision serves as well.
 	}
 }
 
 // readAt is read at a revision; 0 is the present one.
-func readAt(a *etcd.Attempt, rev int64, prefix, end string, opts ...clientv3.OpOption) (names, error) {
-	n := names{rev: rev}
+func readAt(a *etcd.Attempt, rev int64, prefix, end string, opts ...clientv3.OpOption) (roll, error) {
+	r := roll{rev: rev}
 	opts = append([]clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithRange(end)}, opts...)
 	for key, page, more := prefix, firstPage, true; more; {
 		resp, err := a.Get(key, append(opts, clientv3.WithLimit(int64(page)))...)
 		if err != nil {
-			return n, err
+			return r, err
 		}
-		if n.rev == 0 {
-			n.rev = resp.Header.Revision
-			opts = append(opts, clientv3.WithRev(n.rev)) // for the other pages
+		if r.rev == 0 {
+			r.rev = resp.Header.Revision
+			opts = append(opts, clientv3.WithRev(r.rev)) // for the other pages
 		}
 		longest := 64
 		for _, kv := range resp.Kvs {
 			longest = max(longest, len(kv.Key))
-			if nestedIn(prefix, kv.Key) == "" {
-				n.keys = append(n.keys, kv)
-			} else {
-				n.other = true
+			switch {
+			case nestedIn(prefix, kv.Key) != "":
+				r.nested = true
+			case hasForm(prefix, kv.Key):
+				r.keys = append(r.keys, kv)
+			default:
+				r.strays++
 			}
 		}
 		if more = resp.More; more {
@@ -70,10 +75,10 @@ func readAt(a *etcd.Attempt, rev int64, prefix, end string, opts ...clientv3.OpO
 			page = max(firstPage, min(16*page, pageBytes/longest))
 		}
 	}
-	slices.SortFunc(n.keys, func(a, b *mvccpb.KeyValue) int {
+	slices.SortFunc(r.keys, func(a, b *mvccpb.KeyValue) int {
 		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), bytes.Compare(a.Key, b.Key))
 	})
-	return n, nil
+	return r, nil
 }
 
 // after returns where to go on after a key: behind it, or behind all keys of its nested name.
@@ -93,22 +98,17 @@ func nestedIn(prefix string, key []byte) string {
 	return string(key[:len(prefix)+i+1])
 }
 
-// Children reads the keys directly below prefix, oldest first, without their values and leases, and returns the
-// revision of the reading too. opts may be a revision and bounds. It is one attempt.
+// Children reads the keys directly below prefix that have the form of contenders, oldest first, without their values and
+// leases, and returns the revision of the reading too. opts may be a revision and bounds. It is one attempt.
 func Children(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
-	n, err := read(a, prefix, endOf(prefix), opts...)
-	return n.keys, n.rev, err
+	r, err := read(a, prefix, endOf(prefix), opts...)
+	return r.keys, r.rev, err
 }
 
-// Contenders reads those of the given keys that have the form of contenders, and returns the contenders among them, with
-// their values and in their order; with one set only the first. opts may be a revision. It is one attempt.
+// Contenders reads keys that have the form of contenders, and returns the contenders among them, with their values and in
+// their order; with one set only the first. opts may be a revision. It is one attempt.
 func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
-	list, named := []*mvccpb.KeyValue{}, []*mvccpb.KeyValue{}
-	for _, kv := range keys {
-		if hasForm(Below(kv.Key), kv.Key) {
-			named = append(named, kv)
-		}
-	}
+	list := []*mvccpb.KeyValue{}
 	send := func(part []*mvccpb.KeyValue) error {
 		if one && len(list) > 0 {
 			return nil
@@ -129,32 +129,36 @@ func Contenders(a *etcd.Attempt, keys []*mvccpb.KeyValue, one bool, opts ...clie
 		}
 		return nil
 	}
-	if one && len(named) > 1 { // mostly the first is a contender
-		if _, err := etcd.InParts(named[:1], 1, 1, send); err != nil {
+	if one && len(keys) > 1 { // mostly the first is a contender
+		if err := send(keys[:1]); err != nil {
 			return list, err
 		}
-		named = named[1:]
+		keys = keys[1:]
 	}
-	_, err := etcd.InParts(named, etcd.PartSize, 1, send)
+	_, err := etcd.InParts(keys, etcd.PartSize, 1, send)
 	if one {
 		list = list[:min(1, len(list))]
 	}
 	return list, err
 }
 
-// Standing reads all contenders of a queue, and of the slots of a semaphore of the same name, with their values, and
-// returns the revision of the reading too. opts may be a revision. It is one attempt.
-func Standing(a *etcd.Attempt, prefix string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
+// Standing reads the contenders of a queue with their values, with one set only the first, and with slots set also those
+// of the slots of a semaphore of the same name. It returns the revision of the reading too. opts may be a revision. It
+// is one attempt.
+func Standing(a *etcd.Attempt, prefix string, slots, one bool, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, int64, error) {
 	for {
 		keys, rev, err := Children(a, prefix, opts...)
 		at := []clientv3.OpOption{clientv3.WithRev(rev)}
-		var slots *clientv3.GetResponse
-		if err == nil {
-			slots, err = a.Get(prefix+slotsDir, append(at, clientv3.WithPrefix(), clientv3.WithKeysOnly())...)
+		if err == nil && slots {
+			var more *clientv3.GetResponse
+			if more, err = a.Get(prefix+slotsDir, append(at, clientv3.WithPrefix(), clientv3.WithKeysOnly())...); err == nil {
+				keys = append(keys, slices.DeleteFunc(more.Kvs, func(kv *mvccpb.KeyValue) bool {
+					return !InQueues(prefix, kv.Key) || !hasForm(Below(kv.Key), kv.Key)
+				})...)
+			}
 		}
 		if err == nil {
-			keys = append(keys, slices.DeleteFunc(slots.Kvs, func(kv *mvccpb.KeyValue) bool { return !InQueues(prefix, kv.Key) })...)
-			keys, err = Contenders(a, keys, false, at...)
+			keys, err = Contenders(a, keys, one, at...)
 		}
 		if errors.Is(err, rpctypes.ErrCompacted) && len(opts) == 0 {
 			continue // compacted between two requests: a newer revision serves as well
@@ -170,56 +174,37 @@ func InQueues(prefix string, key []byte) bool {
 	return below == prefix || slot && turnstile == prefix
 }
 
-// roll is what the names of a queue's keys show.
-type roll struct {
-	contenders []*mvccpb.KeyValue // keys that have the form, oldest first; attached looks up their leases
-	strays     int                // the number of direct children that do not have it
-	others     bool               // there are keys of nested names
-	whole      bool               // all keys of the queue were read
-	seen       int64              // the revision of the reading
-}
-
 // call reads the names of the keys that may exclude e and were created after one revision and before another (0: no
 // bound).
 func (q *Queue) call(a *etcd.Attempt, e Entry, after, before int64) (roll, error) {
-	r := roll{whole: after == 0}
 	var opts []clientv3.OpOption
 	if after > 0 { // there is no bound for before: most keys are older than it, and a page is read faster without
 		opts = append(opts, clientv3.WithMinCreateRev(after+1))
 	}
-	n, err := read(a, e.Prefix, e.end(), opts...)
-	if err != nil {
-		return r, err
+	r, err := read(a, e.Prefix, e.end(), opts...)
+	r.whole = after == 0
+	if i := slices.IndexFunc(r.keys, func(kv *mvccpb.KeyValue) bool { return before > 0 && kv.CreateRevision >= before }); i >= 0 {
+		r.keys = r.keys[:i] // they are in order
 	}
-	r.seen, r.others = n.rev, n.other
-	for _, kv := range n.keys {
-		switch {
-		case before > 0 && kv.CreateRevision >= before:
-		case hasForm(e.Prefix, kv.Key):
-			r.contenders = append(r.contenders, kv)
-		default:
-			r.strays++
-		}
-	}
-	return r, nil
+	return r, err
 }
 
 // pick returns the first contender of the roll, nil if there is none. The error is ErrGone if e has entered and its
 // own key is gone.
 func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error) {
-	n, err := q.attached(a, e, r.contenders)
+	n, err := q.attached(a, e, r.keys)
 	if err != nil {
 		return nil, err
 	}
 	strays := r.strays + n
-	mixed := r.others || strays > 0
-	if mixed || r.whole && n+1 >= len(r.contenders) { // otherwise some leases were not looked up
+	mixed := r.nested || strays > 0
+	if mixed || r.whole && n+1 >= len(r.keys) { // otherwise some leases were not looked up
 		q.contended.mix(e.rivals(), mixed)
 	}
 	if strays > 0 && q.Report != nil {
 		q.Report(e.Prefix, strays)
 	}
-	return first(r.contenders[n:]), nil
+	return first(r.keys[n:]), nil
 }
 
 // attached returns how many of the first keys in a row are not attached to the leases in their names: they are data

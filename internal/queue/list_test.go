@@ -49,9 +49,9 @@ func TestChildren_compacted(t *testing.T) {
 		t.Cleanup(srv.Close)
 		c := srv.NewClient(t.Context())
 		for i := range 40 {
-			srv.Put(fmt.Sprintf("n/%02d", i), "")
+			srv.Put(fmt.Sprintf("n/1%02d", i), "")
 		}
-		c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, OnAnswer: func() { srv.Delete("n/00"); _ = srv.Compact(srv.Rev()) }})
+		c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, OnAnswer: func() { srv.Delete("n/100"); _ = srv.Compact(srv.Rev()) }})
 		keys, seen, err := queue.Children(etcd.Of(c.Client).Once(t.Context()), "n/")
 		require.NoError(t, err)
 		require.Equal(t, srv.Rev(), seen)

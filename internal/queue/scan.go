@@ -103,13 +103,13 @@ func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error
 	if err != nil {
 		return Ahead{}, err
 	}
-	slices.Reverse(r.contenders) // the nearest first
+	slices.Reverse(r.keys) // the nearest first
 	kv, err := q.pick(a, e, r)
 	if err != nil || kv == nil {
 		return Ahead{None: err == nil}, err
 	}
 	// Not the owner while other keys have the form: they may be put back on their leases.
-	owner := len(r.contenders) == 1
+	owner := len(r.keys) == 1
 	return Ahead{Key: string(kv.Key), Rev: kv.CreateRevision, Owner: owner, named: true, written: true}, nil
 }
 
@@ -140,12 +140,12 @@ func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, s
 	if err != nil {
 		return nil, 0, err
 	}
-	r.contenders = slices.DeleteFunc(r.contenders, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == e.Key })
+	r.keys = slices.DeleteFunc(r.keys, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == e.Key })
 	owner, err = q.pick(a, e.outside(), r)
 	if err != nil || owner == nil {
-		return nil, r.seen, err
+		return nil, r.rev, err
 	}
-	return q.withValue(a, owner), r.seen, nil
+	return q.withValue(a, owner), r.rev, nil
 }
 
 // withValue returns kv with its present value, or without one if that cannot be read: the value is only for people.

@@ -14,42 +14,6 @@ import (
 // operations that etcd allows by default.
 const MostInSet = 64
 
-// EnterAll puts the entries of a set, each of another queue, into their queues in one transaction, sets their
-// revisions, and returns for each what is ahead of it. All have one create revision, so each waits only for sets and
-// entries with an older one: sets cannot deadlock, whatever their names are. It is one attempt, and repeating it with
-// the same value is safe.
-//
-// The error is ErrTaken if a key of an entry's name exists and is not the entry's, and ErrGone if an earlier attempt
-// has entered and one of its keys is gone. After either, the entries with a revision are in their queues.
-func (q *Queue) EnterAll(a *etcd.Attempt, set []Entry, value string) ([]Ahead, error) {
-	var txn etcd.Txn
-	var looks []*pb.RequestOp
-	var looked []int // the entries that looks are of
-	for i, e := range set {
-		txn.If = append(txn.If, e.absent())
-		txn.Then = append(txn.Then, e.put(value))
-		txn.Else = append(txn.Else, etcd.Get(e.Key))
-		if !q.contended.mixed(e.rivals()) {
-			looks, looked = append(looks, e.newestTwo()), append(looked, i)
-		}
-	}
-	txn.Then = append(looks, txn.Then...)
-	resp, err := q.commit(a, set, txn)
-	if err != nil {
-		return nil, err
-	}
-	ahead := make([]Ahead, len(set))
-	if !resp.Succeeded {
-		_, err := recognise(set, resp.Responses, value)
-		return ahead, err
-	}
-	entered(set, resp.Revision)
-	for n, i := range looked {
-		ahead[i] = q.aheadOf(set[i], resp.Responses[n].GetResponseRange())
-	}
-	return ahead, nil
-}
-
 // commit carries out a transaction that enters a set. That of one entry may share a commit.
 func (q *Queue) commit(a *etcd.Attempt, set []Entry, txn etcd.Txn) (etcd.Result, error) {
 	if len(set) > 1 {
@@ -65,8 +29,7 @@ func entered(set []Entry, rev int64) {
 	}
 }
 
-// recognise reports, by reads of a set's keys, whether an earlier attempt has entered. The errors are those of
-// EnterAll.
+// recognise reports, by reads of a set's keys, whether an earlier attempt has entered. The errors are those of Enter.
 func recognise(set []Entry, reads []*pb.ResponseOp, value string) (have bool, err error) {
 	missing := 0
 	for i := range set {
@@ -81,22 +44,6 @@ func recognise(set []Entry, reads []*pb.ResponseOp, value string) (have bool, er
 		err = ErrGone
 	}
 	return missing == 0, err
-}
-
-// LeaveAll deletes those keys of a set that are still its own, in one transaction. It returns the indexes of the
-// others: somebody else has deleted them, or an earlier attempt. It is one attempt, and repeating it is safe.
-func (q *Queue) LeaveAll(a *etcd.Attempt, set []Entry) (gone []int, err error) {
-	var txn etcd.Txn
-	for _, e := range set {
-		txn.Then = append(txn.Then, etcd.Nested(etcd.Txn{If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}}))
-	}
-	resp, err := q.Line.CommitAlone(a, txn)
-	for i, r := range resp.Responses {
-		if !r.GetResponseTxn().GetSucceeded() {
-			gone = append(gone, i)
-		}
-	}
-	return gone, err
 }
 
 // TryEnterAll enters only if no queue has a contender that excludes the set's entry there. Otherwise it returns for
@@ -214,7 +161,7 @@ func (q *Queue) stayIfFirstInAll(a *etcd.Attempt, set []Entry, seen []int64) ([]
 	for i := range set {
 		set[i].disown()
 	}
-	_, err := q.LeaveAll(a, set)
+	_, err := q.Leave(a, set)
 	if err == nil {
 		entered(set, 0)
 	}

@@ -132,7 +132,7 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 		return e, s, false, err
 	}
 	e.disown()
-	if _, err = q.Leave(a, e); err == nil {
+	if _, err = q.Leave(a, []Entry{e}); err == nil {
 		e.Rev = 0
 	}
 	return e, s, true, err
