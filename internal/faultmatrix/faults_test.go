@@ -146,7 +146,7 @@ func purpose(r *pb.TxnRequest) string {
 	if len(list) == 0 {
 		return "look"
 	}
-	return strings.Join(list, "+")
+	return strings.Join(list, " and ") // no "+": -run takes a regular expression
 }
 
 func inspect(r *pb.TxnRequest, seen map[string]bool) {

@@ -14,30 +14,36 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// handle is a lock or a leadership.
+// handle is what a caller gets with a lock.
 type handle interface {
-	Token() fence.Token
 	Context() context.Context
-	Key() string
-	Name() string
 	Err() error
 }
 
-// hold is a handle and what happened to it.
+// spot is a place in the queue of a name.
+type spot struct {
+	name  string
+	reads bool // others that read hold at the same time: a reader's lock, or a node above the one that is locked
+}
+
+// hold is a spot that was granted, and what happened to it.
 type hold struct {
 	handle
+	spot
 
 	a       *actor
+	token   fence.Token
+	key     string
 	granted time.Time
 	release func(context.Context) error
 	ended   time.Time // guarded by world.mu; zero: it is live
 	said    string    // the last value that was proclaimed and confirmed
 }
 
-// held records a handle that was granted to a call made at asked, and checks the grant.
-func (a *actor) held(h handle, asked time.Time, release func(context.Context) error) *hold {
+// held records a grant to a call made at asked, and checks it.
+func (a *actor) held(r *hold, asked time.Time) *hold {
 	w := a.w
-	r := &hold{handle: h, a: a, granted: time.Now(), release: release}
+	r.a, r.key, r.granted = a, w.keyOf(r.name, r.token), time.Now()
 	well := w.well()
 	w.mu.Lock()
 	last := asked
@@ -45,17 +51,17 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 		last = well
 	}
 	var wrong []string
-	_, mine := w.disturbed[int64(r.Token())] // its turn came just before the operator; the handle will end
+	_, mine := w.disturbed[int64(r.token)] // its turn came just before the operator; the handle will end
 	for _, o := range w.holds {
-		if o.Name() != r.Name() || o.reads() && r.reads() {
+		if o.name != r.name || o.reads && r.reads {
 			continue
 		}
-		_, disturbed := w.disturbed[int64(o.Token())]
+		_, disturbed := w.disturbed[int64(o.token)]
 		disturbed = disturbed || mine
 		if o.Context().Err() == nil && !disturbed {
 			wrong = append(wrong, "two holders at a time")
 		}
-		if o.Token() >= r.Token() && !mine {
+		if o.token >= r.token && !mine {
 			wrong = append(wrong, "the token has not grown")
 		}
 		switch {
@@ -69,15 +75,15 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 	now := w.fault.suspends && w.hit.Equal(r.granted) // the host may have been suspended after the grant
 	w.mu.Unlock()
 	for _, text := range wrong {
-		w.fail("%s: %s", r.Key(), text)
+		w.fail("%s: %s", r.key, text)
 	}
-	if d, ok := h.(interface{ Deadline() time.Time }); ok && !r.granted.Before(d.Deadline()) && !mine && !now {
-		w.fail("%s was granted past its deadline", r.Key())
+	if d, ok := r.handle.(interface{ Deadline() time.Time }); ok && !r.granted.Before(d.Deadline()) && !mine && !now {
+		w.fail("%s was granted past its deadline", r.key)
 	}
 	if late := r.granted.Sub(last); late > healed {
-		w.fail("%s was granted %v after it could have been", r.Key(), late)
+		w.fail("%s was granted %v after it could have been", r.key, late)
 	}
-	context.AfterFunc(h.Context(), func() {
+	context.AfterFunc(r.Context(), func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		r.ended = time.Now()
@@ -85,42 +91,42 @@ func (a *actor) held(h handle, asked time.Time, release func(context.Context) er
 	return r
 }
 
-// reading is a reader's lock.
-type reading struct{ *lease.ReadLock }
-
-func (l reading) Token() fence.Token { return fence.Token(l.ReadLock.Token()) }
-
-func (r *hold) reads() bool {
-	switch h := r.handle.(type) {
-	case reading:
-		return true
-	case node:
-		return h.above
-	default:
-		return false
+// keyOf finds the key of a name that was created at a revision, or returns the name if there is none.
+func (w *world) keyOf(name string, token fence.Token) string {
+	for _, c := range w.changes(name) {
+		if c.Put && c.Kv.CreateRevision == int64(token) {
+			return string(c.Kv.Key)
+		}
 	}
+	return name
 }
 
-// node is a node of a path that is held: the last one, or one above it.
-type node struct {
-	*lease.TreeLock
-
-	name, key string
-	above     bool
-}
-
-func (n node) Name() string { return n.name }
-func (n node) Key() string  { return n.key }
-
-// grant is the result of a call: the handles, and the function that releases all of them.
-type grant struct {
-	release func(context.Context) error
-	held    []handle
+// spots are the places that a lock has.
+func spots(lock any) (list []spot) {
+	switch l := lock.(type) {
+	case *lease.LockSet:
+		for _, name := range l.Names() {
+			list = append(list, spot{name: name})
+		}
+	case *lease.TreeLock:
+		parts := strings.Split(l.Path(), "/")
+		for i := range parts {
+			list = append(list, spot{strings.Join(parts[:i+1], "/~"), i+1 < len(parts)})
+		}
+	case interface{ Name() string }:
+		_, reads := lock.(*lease.ReadLock)
+		list = []spot{{l.Name(), reads}}
+	}
+	return list
 }
 
 // take repeats a call until it has got its locks, and returns a hold that releases all of them. It returns nil if the
 // call only tries and somebody else has the lock.
-func take[L any](a *actor, what string, get func(ctx context.Context) (L, error), of func(L) grant) (r *hold) {
+func take[T ~int64, H interface {
+	handle
+	Token() T
+	Unlock(ctx context.Context) error
+}](a *actor, what string, get func(ctx context.Context) (H, error)) (r *hold) {
 	a.untilDone(what, func(ctx context.Context) error {
 		asked := time.Now()
 		l, err := get(ctx)
@@ -130,100 +136,59 @@ func take[L any](a *actor, what string, get func(ctx context.Context) (L, error)
 		case err != nil:
 			return err
 		}
-		got := of(l)
-		for _, h := range got.held {
-			r = a.held(h, asked, got.release) //nolint:contextcheck // the hold outlives the call
+		for _, at := range spots(l) {
+			got := &hold{handle: l, spot: at, token: fence.Token(l.Token()), release: l.Unlock}
+			r = a.held(got, asked) //nolint:contextcheck // the hold outlives the call
+		}
+		if r == nil {
+			a.w.fail("%s returned %T, which has no name", what, l)
 		}
 		return nil
 	})
 	return r
 }
 
-func (a *actor) lockTree(path string) *hold {
-	lock := func(ctx context.Context) (*lease.TreeLock, error) { return a.s.LockTree(ctx, path) }
-	return take(a, "lockTree", lock, func(l *lease.TreeLock) grant {
-		got := grant{release: l.Unlock}
-		parts := strings.Split(path, "/")
-		for i := range parts {
-			name := strings.Join(parts[:i+1], "/~")
-			got.held = append(got.held, node{l, name, a.w.keyOf(name, l.Token()), i+1 < len(parts)})
-		}
-		return got
-	})
-}
-
-// locker is a method of a session that takes a lock.
-type locker[L any] func(ctx context.Context, name string, opts ...lease.LockOption) (L, error)
-
-func (lock locker[L]) of(name string) func(context.Context) (L, error) {
+// named returns a call of a method that takes the lock of a name.
+func named[L any](lock func(context.Context, string, ...lease.LockOption) (L, error), name string) func(context.Context) (L, error) {
 	return func(ctx context.Context) (L, error) { return lock(ctx, name) }
 }
 
-func (a *actor) rlock(name string) *hold { return a.read("rlock", a.s.RLock, name) }
-func (a *actor) tryR(name string) *hold  { return a.read("tryR", a.s.TryRLock, name) }
+func (a *actor) lock(name string) *hold  { return take(a, "lock", named(a.s.Lock, name)) }
+func (a *actor) try(name string) *hold   { return take(a, "try", named(a.s.TryLock, name)) }
+func (a *actor) rlock(name string) *hold { return take(a, "rlock", named(a.s.RLock, name)) }
+func (a *actor) tryR(name string) *hold  { return take(a, "tryR", named(a.s.TryRLock, name)) }
 
-func (a *actor) read(what string, lock locker[*lease.ReadLock], name string) *hold {
-	return take(a, what, lock.of(name), func(l *lease.ReadLock) grant { return grant{l.Unlock, []handle{reading{l}}} })
+func (a *actor) lockTree(path string) *hold {
+	return take(a, "lockTree", func(ctx context.Context) (*lease.TreeLock, error) { return a.s.LockTree(ctx, path) })
 }
 
-// part is one lock of a set.
-type part struct {
-	*lease.LockSet
-
-	name, key string
+func (a *actor) lockAll(names ...string) *hold {
+	return take(a, "lockAll", func(ctx context.Context) (*lease.LockSet, error) { return a.s.LockAll(ctx, names...) })
 }
 
-func (p part) Name() string { return p.name }
-func (p part) Key() string  { return p.key }
-
-func (a *actor) lockAll(names ...string) *hold { return a.all("lockAll", a.s.LockAll, names) }
-func (a *actor) tryAll(names ...string) *hold  { return a.all("tryAll", a.s.TryLockAll, names) }
-
-func (a *actor) all(what string, lock func(context.Context, ...string) (*lease.LockSet, error), names []string) *hold {
-	get := func(ctx context.Context) (*lease.LockSet, error) { return lock(ctx, names...) }
-	return take(a, what, get, func(l *lease.LockSet) grant {
-		got := grant{release: l.Unlock}
-		for _, name := range l.Names() {
-			got.held = append(got.held, part{l, name, a.w.keyOf(name, l.Token())})
-		}
-		return got
-	})
+func (a *actor) tryAll(names ...string) *hold {
+	return take(a, "tryAll", func(ctx context.Context) (*lease.LockSet, error) { return a.s.TryLockAll(ctx, names...) })
 }
 
-// slot is a permit.
-type slot struct {
-	*lease.Permit
-
-	key string
+// permit takes one of two permits.
+func (a *actor) permit() *hold {
+	return take(a, "permit", func(ctx context.Context) (*lease.Permit, error) { return a.s.Permit(ctx, "a", 2) })
 }
 
-func (s slot) Key() string { return s.key }
-
-// One of two permits.
-func (a *actor) permit() *hold    { return a.onePermit("permit", a.s.Permit) }
-func (a *actor) tryPermit() *hold { return a.onePermit("tryPermit", a.s.TryPermit) }
-
-type permitter func(ctx context.Context, name string, of int, opts ...lease.LockOption) (*lease.Permit, error)
-
-func (a *actor) onePermit(what string, permit permitter) *hold {
-	get := func(ctx context.Context) (*lease.Permit, error) { return permit(ctx, "a", 2) }
-	return take(a, what, get, func(p *lease.Permit) grant {
-		return grant{p.Unlock, []handle{slot{p, a.w.keyOf(p.Name(), p.Token())}}}
-	})
+func (a *actor) tryPermit() *hold {
+	return take(a, "tryPermit", func(ctx context.Context) (*lease.Permit, error) { return a.s.TryPermit(ctx, "a", 2) })
 }
 
-func (a *actor) lock(name string) *hold { return a.plain("lock", a.s.Lock, name) }
-func (a *actor) try(name string) *hold  { return a.plain("try", a.s.TryLock, name) }
+// leader is a leadership as a lock.
+type leader struct{ *election.Leadership }
 
-func (a *actor) plain(what string, lock locker[*lease.Lock], name string) *hold {
-	return take(a, what, lock.of(name), func(l *lease.Lock) grant { return grant{l.Unlock, []handle{l}} })
-}
+func (l leader) Unlock(ctx context.Context) error { return l.Resign(ctx) }
 
 func (a *actor) campaign(name string, opts election.Options) *hold {
-	get := func(ctx context.Context) (*election.Leadership, error) {
-		return election.Campaign(ctx, a.s, name, opts)
-	}
-	r := take(a, "campaign", get, func(l *election.Leadership) grant { return grant{l.Resign, []handle{l}} })
+	r := take(a, "campaign", func(ctx context.Context) (leader, error) {
+		l, err := election.Campaign(ctx, a.s, name, opts)
+		return leader{l}, err
+	})
 	if r != nil {
 		r.said = opts.Value
 	}
@@ -251,7 +216,7 @@ func (r *hold) proclaim(value string) {
 	}
 	lost := r.Err() != nil
 	err := r.a.call("proclaim", func(ctx context.Context) error {
-		return r.handle.(*election.Leadership).Proclaim(ctx, value)
+		return r.handle.(leader).Proclaim(ctx, value)
 	})
 	switch {
 	case err == nil:
@@ -278,12 +243,12 @@ func (r *hold) checkRelease(err error) {
 	cause := context.Cause(r.Context())
 	wasLost := errors.Is(cause, lease.ErrLost)
 	_, disturbed := w.touched(r)
-	there := slices.ContainsFunc(w.srv.Keys(r.Key()), func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == int64(r.Token()) })
+	there := slices.ContainsFunc(w.srv.Keys(r.key), func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == int64(r.token) })
 	switch {
 	case err == nil && wasLost:
-		w.fail("%s: released without an error after %v", r.Key(), cause)
+		w.fail("%s: released without an error after %v", r.key, cause)
 	case err == nil && there:
-		w.fail("%s: released without an error, but the key exists", r.Key())
+		w.fail("%s: released without an error, but the key exists", r.key)
 	case err == nil:
 	case errors.Is(err, lease.ErrLost) && (disturbed || wasLost):
 		// check compares the loss with the history.
@@ -292,9 +257,9 @@ func (r *hold) checkRelease(err error) {
 	case errors.Is(err, lease.ErrClosed):
 		// The session was closed before the server had confirmed.
 	case errors.Is(err, lease.ErrLost):
-		w.fail("%s: release reports a loss, but it was not lost: %v", r.Key(), err)
+		w.fail("%s: release reports a loss, but it was not lost: %v", r.key, err)
 	case wasLost:
-		w.fail("%s: released with %v after %v", r.Key(), err, cause)
+		w.fail("%s: released with %v after %v", r.key, err, cause)
 	default:
 		r.a.judge("release", err)
 	}
@@ -303,6 +268,6 @@ func (r *hold) checkRelease(err error) {
 func (w *world) touched(r *hold) (time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at, ok := w.disturbed[int64(r.Token())]
+	at, ok := w.disturbed[int64(r.token)]
 	return at, ok
 }

@@ -3,6 +3,7 @@ package faultmatrix_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -22,12 +23,20 @@ type place struct {
 	value   string    // the last one
 }
 
+// changes are those of the keys of a name, but not of names below it: a session batches requests, so keys of both may have
+// the same create revision.
+func (w *world) changes(name string) []fakeetcd.Change {
+	return slices.DeleteFunc(w.srv.History(name+"/"), func(c fakeetcd.Change) bool {
+		return strings.Contains(string(c.Kv.Key[len(name)+1:]), "/")
+	})
+}
+
 // places returns all keys that were in the queue of a name, by their create revisions.
 func (w *world) places(name string) map[int64]*place {
 	prefix := name + "/"
 	list := make(map[int64]*place)
 	keys := make(map[string]*mvccpb.KeyValue)
-	history := w.srv.History(prefix)
+	history := w.changes(name)
 	for i, c := range history {
 		key := string(c.Kv.Key)
 		if c.Put {
@@ -70,39 +79,39 @@ func (w *world) check() {
 	}
 	places := make(map[string]map[int64]*place)
 	for _, r := range w.holds {
-		if places[r.Name()] == nil {
-			places[r.Name()] = w.places(r.Name())
+		if places[r.name] == nil {
+			places[r.name] = w.places(r.name)
 		}
-		p := places[r.Name()][int64(r.Token())]
-		at, disturbed := w.disturbed[int64(r.Token())]
+		p := places[r.name][int64(r.token)]
+		at, disturbed := w.disturbed[int64(r.token)]
 		switch {
 		case p == nil:
-			w.fail("%s: token %s is no create revision in its queue", r.Key(), r.Token())
+			w.fail("%q: token %s is no create revision in its queue", r.name, r.token)
 			continue
 		case r.ended.IsZero():
-			w.fail("%s is live at the end", r.Key())
+			w.fail("%s is live at the end", r.key)
 			continue
 		case disturbed:
 			if at.Before(r.granted) {
 				at = r.granted
 			}
 			if late := r.ended.Sub(at); late > prompt {
-				w.fail("%s: its key was gone for %v before it ended", r.Key(), late)
+				w.fail("%s: its key was gone for %v before it ended", r.key, late)
 			}
 			continue
 		case p.first.IsZero() || p.first.After(r.granted):
-			w.fail("%s was granted before its turn", r.Key())
+			w.fail("%s was granted before its turn", r.key)
 		case !p.deleted.IsZero() && p.deleted.Before(r.ended):
-			w.fail("%s: the key was gone %v before the handle ended", r.Key(), r.ended.Sub(p.deleted))
+			w.fail("%s: the key was gone %v before the handle ended", r.key, r.ended.Sub(p.deleted))
 		case r.said != "" && p.value != r.said:
-			w.fail("%s: the last value is %q, want %q", r.Key(), p.value, r.said)
+			w.fail("%s: the last value is %q, want %q", r.key, p.value, r.said)
 		}
 		cause := context.Cause(r.Context())
 		if errors.Is(cause, lease.ErrLost) && !errors.Is(cause, lease.ErrClosed) && (w.fault.class != outage || r.a != w.subject) {
-			w.fail("%s: lost without a reason: %v", r.Key(), cause)
+			w.fail("%s: lost without a reason: %v", r.key, cause)
 		}
 		if late := r.ended.Sub(w.deadline(r)); late > 0 {
-			w.fail("%s: ended %v after its deadline", r.Key(), late)
+			w.fail("%s: ended %v after its deadline", r.key, late)
 		}
 	}
 }

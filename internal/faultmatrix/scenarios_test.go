@@ -180,7 +180,8 @@ func doScoped(w *world, s *actor) {
 		asked := time.Now()
 		err := s.call("do", func(ctx context.Context) error {
 			return s.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
-				r = s.held(scoped{ctx, token, w.keyOf("a", token)}, asked, nil) //nolint:contextcheck // the hold's own
+				got := &hold{handle: scoped{ctx}, spot: spot{name: "a"}, token: token}
+				r = s.held(got, asked) //nolint:contextcheck // the hold's own
 				r.keep(1200 * ms)
 				time.Sleep(100 * ms) // the function takes a while to stop
 				if cause := context.Cause(ctx); errors.Is(cause, lease.ErrUnlocked) {
@@ -221,7 +222,8 @@ func closeWhileHeld(w *world, s *actor) {
 		err := s.call("lock", func(ctx context.Context) error {
 			l, err := s.s.Lock(ctx, "a")
 			if err == nil {
-				s.held(l, time.Now(), l.Unlock).unlock() //nolint:contextcheck // a call of its own
+				got := &hold{handle: l, spot: spot{name: l.Name()}, token: l.Token(), release: l.Unlock}
+				s.held(got, time.Now()).unlock() //nolint:contextcheck // a call of its own
 			}
 			return err
 		})
@@ -283,7 +285,7 @@ func transfer(w *world, s *actor) {
 		return
 	}
 	err := s.call("transfer", func(ctx context.Context) error {
-		return r.handle.(*election.Leadership).Transfer(ctx, "c")
+		return r.handle.(leader).Transfer(ctx, "c")
 	})
 	switch {
 	case r.Err() == nil: // the transfer failed before the release, and the subject still leads
@@ -308,7 +310,7 @@ func favoured(w *world, s *actor) {
 	done := w.inBackground(func() { s.campaign("a", election.Options{Value: "s"}).keep(200 * ms).unlock() })
 	time.Sleep(2 * time.Second)
 	err := first.call("transfer", func(ctx context.Context) error {
-		return r.handle.(*election.Leadership).Transfer(ctx, "s")
+		return r.handle.(leader).Transfer(ctx, "s")
 	})
 	switch {
 	case err != nil && !errors.Is(err, election.ErrNoCandidate):
@@ -323,35 +325,20 @@ func favoured(w *world, s *actor) {
 
 // scoped is the handle of a lock as a function under Do sees it.
 type scoped struct {
-	ctx   context.Context //nolint:containedctx // the function's
-	token fence.Token
-	key   string
+	ctx context.Context //nolint:containedctx // the function's
 }
 
-func (s scoped) Token() fence.Token       { return s.token }
 func (s scoped) Context() context.Context { return s.ctx }
-func (s scoped) Key() string              { return s.key }
-func (s scoped) Name() string             { return "a" }
 func (s scoped) Err() error               { return context.Cause(s.ctx) }
-
-// keyOf finds the key that was created at a revision.
-func (w *world) keyOf(name string, token fence.Token) string {
-	for _, c := range w.srv.History(name + "/") {
-		if c.Put && c.Kv.CreateRevision == int64(token) {
-			return string(c.Kv.Key)
-		}
-	}
-	return ""
-}
 
 // after returns the value of the first owner after r's key had gone.
 func (w *world) after(r *hold) string {
 	best := int64(0)
 	value := ""
-	list := w.places(r.Name())
-	mine := list[int64(r.Token())]
+	list := w.places(r.name)
+	mine := list[int64(r.token)]
 	for rev, p := range list {
-		if rev != int64(r.Token()) && !p.first.IsZero() && mine != nil && !p.first.Before(mine.deleted) && (best == 0 || rev < best) {
+		if rev != int64(r.token) && !p.first.IsZero() && mine != nil && !p.first.Before(mine.deleted) && (best == 0 || rev < best) {
 			best, value = rev, p.value
 		}
 	}

@@ -86,11 +86,25 @@ type write struct {
 	begun, ended time.Time
 	err          error
 	saw          map[Entry]bool // nil if the call has not read
+	dice         dice
 }
 
-// Random runs rounds, fewRounds or as many as the environment says, until one shows a fault.
+// dice make the random choices of a call or of a goroutine. Each has its own, so a seed repeats them all, whatever the
+// schedule is and however often a store calls saw.
+type dice struct{ *rand.Rand }
+
+// below returns a duration that is less than limit.
+func (d dice) below(limit time.Duration) time.Duration { return time.Duration(d.Int64N(int64(limit))) }
+
+// pause varies the schedules; nothing relies on its length.
+func (d dice) pause(n int) { time.Sleep(d.below(time.Duration(n)*longest/2 + 1)) }
+
+// Random runs rounds, fewRounds or as many as the environment says, until one shows a fault. A seed repeats the calls,
+// the pauses and when a call is cancelled, but not the schedule: run a seed several times.
 func Random(t *testing.T, s Store) {
 	t.Helper()
+	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)
+	t.Logf("to repeat it: %s=%d", seedEnv, seed)
 	rounds := fromEnv(t, roundsEnv, fewRounds)
 	next := make(chan uint64)
 	var running sync.WaitGroup
@@ -100,7 +114,9 @@ func Random(t *testing.T, s Store) {
 	for range atOnce {
 		running.Go(func() {
 			for i := range next {
-				all, err := s.round(t.Context(), fmt.Sprintf("random %d", i))
+				all, err := s.round(t.Context(), fmt.Sprintf("random %d", i), func(id int) dice {
+					return dice{rand.New(rand.NewPCG(seed, i<<32+uint64(id)))}
+				})
 				mu.Lock()
 				fault = errors.Join(fault, err)
 				for _, w := range all {
@@ -152,7 +168,7 @@ func (w *write) outcome() string {
 }
 
 // round makes holders overlap at one resource, and judges the entries at the end.
-func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
+func (s Store) round(ctx context.Context, resource string, throw func(id int) dice) ([]*write, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var running sync.WaitGroup
@@ -164,9 +180,9 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	}
 	act := func(order, id int, token fence.Token, reads bool) {
 		running.Go(func() {
-			pause(order) // newer holders mostly start later
+			throw(id).pause(order) // newer holders mostly start later
 			for call := range calls {
-				w := &write{Entry: Entry{int64(id + call + 1), token}, reads: reads}
+				w := &write{Entry: Entry{int64(id + call + 1), token}, reads: reads, dice: throw(id + call + 1)}
 				err := s.call(ctx, resource, w)
 				mu.Lock()
 				fault = errors.Join(fault, err)
@@ -189,7 +205,7 @@ func (s Store) round(ctx context.Context, resource string) ([]*write, error) {
 	}
 	if s.Locks {
 		running.Go(func() {
-			err := s.intrude(ctx, resource)
+			err := s.intrude(ctx, resource, throw(900))
 			mu.Lock()
 			fault = errors.Join(fault, err)
 			mu.Unlock()
@@ -231,7 +247,7 @@ func (s Store) begin(ctx context.Context, resource string) error {
 }
 
 // intrude calls every verb as the holder of another lock, whose token is higher than all others.
-func (s Store) intrude(ctx context.Context, resource string) error {
+func (s Store) intrude(ctx context.Context, resource string, d dice) error {
 	writer, reader := s.context(ctx, foreign, false, "report"), s.context(ctx, foreign, true, "report")
 	refused := func(name string, err error) error {
 		if errors.Is(err, fence.ErrOtherLock) || err != nil && !errors.Is(err, fence.ErrStale) && s.Again(err) {
@@ -242,7 +258,7 @@ func (s Store) intrude(ctx context.Context, resource string) error {
 	nothing := func([]Entry) {}
 	var fault error
 	for i, form := range s.Forms {
-		pause(1)
+		d.pause(1)
 		fault = errors.Join(fault, refused(form.Name, form.Write(writer, resource, Entry{int64(900 + i), foreign}, nothing)))
 	}
 	for _, claim := range s.Claims {
@@ -263,32 +279,32 @@ var errLetIn = errors.New("accepted")
 func (s Store) call(ctx context.Context, resource string, w *write) error {
 	ctx = s.context(ctx, w.Token, w.reads, "accounts")
 	whole := ctx
-	if rand.N(3) == 0 {
+	if w.dice.IntN(3) == 0 {
 		// Not a deadline: a dialler may give up a moment before the context reports it.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
-		defer time.AfterFunc(rand.N(longest), cancel).Stop()
+		defer time.AfterFunc(w.dice.below(longest), cancel).Stop()
 	}
 	var err error
-	switch claims := rand.N(4) == 0; {
+	switch claims := w.dice.IntN(4) == 0; {
 	case claims && w.reads:
 		err = s.ClaimRead(ctx, resource)
 	case claims && len(s.Claims) > 0:
-		err = s.Claims[rand.N(len(s.Claims))](ctx, resource)
+		err = s.Claims[w.dice.IntN(len(s.Claims))](ctx, resource)
 	default:
 		forms := s.Forms
 		if w.reads {
 			forms = s.Reads
 		}
-		w.form = forms[rand.N(len(forms))]
+		w.form = forms[w.dice.IntN(len(forms))]
 		w.begun = time.Now()
 		err = w.form.Write(ctx, resource, w.Entry, func(seen []Entry) {
 			w.saw = make(map[Entry]bool, len(seen))
 			for _, e := range seen {
 				w.saw[e] = true
 			}
-			pause(1)
+			w.dice.pause(1)
 		})
 		w.err, w.ended = err, time.Now()
 	}
@@ -297,6 +313,3 @@ func (s Store) call(ctx context.Context, resource string, w *write) error {
 	}
 	return fmt.Errorf("%s: %s with token %d: %w", resource, w.form.Name, w.Token, err)
 }
-
-// pause varies the schedules; nothing relies on its length.
-func pause(n int) { time.Sleep(rand.N(time.Duration(n)*longest/2 + 1)) }
