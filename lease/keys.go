@@ -2,6 +2,7 @@ package lease
 
 import (
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,26 +11,19 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-// keys are the keys of one lease that are in use. They are numbered within their name, and a free number is reused, so
-// that a name which is locked over and over has one or two keys in all: until the next compaction etcd's index keeps
-// every key that ever existed, and each read of a queue passes all of its keys there, at 25 to 30 ns each.
+// keys are the keys of one lease that are in use. They are numbered within their name, and numbers are reused, so that a
+// name which is locked over and over has one to three keys in all: until the next compaction etcd's index keeps every
+// key that ever existed, and each read of a queue passes all of its keys there, at 25 to 30 ns each.
 //
-// The number of a key that may still appear, or come back, is burned: it is never used again. Names without a key in
-// use are forgotten; when such a name is used again, its numbers begin above all burned numbers of any name.
+// The number of a key that may still appear, or come back, is burned: neither it nor a lower one is used again, for any
+// name.
 type keys struct {
 	mu    sync.Mutex        // guards the fields below
 	taken map[string]uint64 // the keys in use, and their numbers
-	names map[string]number // by the queue's prefix, for names with a key in use
+	names map[string]uint64 // by the queue's prefix, how many of its keys are in use
 	base  uint64            // above every burned number
 	last  string            // the key released last
 	since map[string]bool   // the keys released while reclaim reads what is attached; nil otherwise
-}
-
-// number is the state of the numbers of one name.
-type number struct {
-	next uint64 // the lowest number not used since the name came into use
-	free []uint64
-	used int
 }
 
 // take chooses a key for name whose suffix begins with mark, and returns its entry: a reader's if shared is set.
@@ -38,29 +32,24 @@ func (g *grant) take(name, mark string, shared bool) queue.Entry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.taken == nil {
-		k.taken, k.names = make(map[string]uint64), make(map[string]number)
+		k.taken, k.names = make(map[string]uint64), make(map[string]uint64)
 	}
 	name = g.s.opts.Prefix + name
-	n, known := k.names[name+"/"]
-	if !known {
-		n.next = k.base
-	}
-	i := n.next
-	if last := len(n.free) - 1; last >= 0 {
-		i, n.free = n.free[last], n.free[:last]
-	} else {
-		n.next++
-	}
-	n.used++
-	suffix := mark + g.s.nonce + strconv.FormatUint(i, 36)
-	e := queue.NewEntry(name, g.id, suffix)
+	newEntry := queue.NewEntry
 	if shared {
-		e = queue.NewReader(name, g.id, suffix)
+		newEntry = queue.NewReader
 	}
-	e.After = g.s.revisions.Highest()
-	k.names[e.Prefix] = n
-	k.taken[e.Key] = i
-	return e
+	// Of twice as many numbers as keys in use, every second one is free. With none in use it is always the same number.
+	for i := k.base + rand.Uint64N(2*k.names[name+"/"]+1); ; i++ {
+		e := newEntry(name, g.id, mark+g.s.nonce+strconv.FormatUint(i, 36))
+		if _, taken := k.taken[e.Key]; taken {
+			continue
+		}
+		e.After = g.s.revisions.Highest()
+		k.names[e.Prefix]++
+		k.taken[e.Key] = i
+		return e
+	}
 }
 
 // anyKey returns a key that is in use or, if none is, one that was: the session may read it. Ever reports whether there
@@ -100,20 +89,12 @@ func (k *keys) release(e queue.Entry, burn bool) {
 	if k.since != nil {
 		k.since[e.Key] = true
 	}
-	n := k.names[e.Prefix]
-	n.used--
+	if k.names[e.Prefix]--; k.names[e.Prefix] == 0 {
+		delete(k.names, e.Prefix)
+	}
 	if burn {
 		k.base = max(k.base, i+1)
 	}
-	switch {
-	case n.used == 0:
-		delete(k.names, e.Prefix)
-		return
-	// A reader's and a writer's key can have the same number, and one of them may have been burned.
-	case !burn && i >= k.base:
-		n.free = append(n.free, i)
-	}
-	k.names[e.Prefix] = n
 }
 
 // record starts or ends the record of released keys: a key on it may have been read as attached before its release.
@@ -142,10 +123,5 @@ func (g *grant) takeBack(key string) (queue.Entry, bool) {
 		return queue.Entry{}, false
 	}
 	k.base = max(k.base, i+1)
-	if n, known := k.names[prefix]; known {
-		n.next = max(n.next, i+1)
-		n.free = slices.DeleteFunc(n.free, func(free uint64) bool { return free == i })
-		k.names[prefix] = n
-	}
 	return queue.Entry{Prefix: prefix, Key: key, Lease: g.id}, true
 }

@@ -8,24 +8,20 @@ import (
 	"time"
 )
 
-// Backoff gives the pauses between attempts, see [Pause]. The zero value is ready. It is not safe for concurrent use.
+// Backoff gives the pauses between attempts: 25 ms, doubled each time up to Longest, less a random part of up to a half.
+// The jitter keeps clients that failed together from coming back together. The zero value is ready. A Backoff is not
+// safe for concurrent use.
 type Backoff struct {
 	Longest time.Duration // the longest pause; less than a second counts as a second
 
 	n int
 }
 
-// Pause is how long to wait after n+1 failures in a row: 25 ms, doubled with each failure up to longest or a second,
-// whichever is more, less a random part of up to a half. The jitter keeps clients that failed together from coming
-// back together.
-func Pause(n int, longest time.Duration) time.Duration {
-	return Jitter(min(25*time.Millisecond<<min(n, 16), max(longest, time.Second)))
-}
-
 // Next returns the next pause.
 func (b *Backoff) Next() time.Duration {
+	pause := 25 * time.Millisecond << min(b.n, 16)
 	b.n++
-	return Pause(b.n-1, b.Longest)
+	return Jitter(min(pause, max(b.Longest, time.Second)))
 }
 
 // Reset starts again with the shortest pause.

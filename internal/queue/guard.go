@@ -46,8 +46,7 @@ type Guarded struct {
 	Ended   func(End)       // the key was deleted or overwritten, or the holder was asked to release
 	Touched func(rev int64) // the key was written at rev, by anybody, and is still the entry's; may be nil
 
-	refusals int  // refused reads in a row; guarded by Guards.mu, as is later
-	later    bool // a refused read is due to be repeated
+	refused bool // its last read was refused; guarded by Guards.mu
 }
 
 // Guards notice when keys of one lease are deleted or written by somebody else. Up to [mostWatched] keys have a watch
@@ -71,7 +70,7 @@ type Guards struct {
 	unread  map[*Guarded]struct{}           // entries of old that are to be read
 	watches int
 	ticking bool // the timer for young runs
-	looking bool // the timer for entries of old without a watch runs
+	looking bool // the timer for entries of old without a watch, or with a refused read, runs
 	reading bool // the goroutine that reads unread runs
 	warned  time.Time
 }
@@ -152,7 +151,8 @@ func (w *Guards) watch(e *Guarded) bool {
 	return true
 }
 
-// look starts the timer that reads the keys without a watch once every period. w.mu must be held.
+// look starts the timer that reads the keys without a watch once every period, and repeats refused reads. w.mu must be
+// held.
 func (w *Guards) look() {
 	if w.looking || w.Queue.Life.Err() != nil {
 		return
@@ -166,10 +166,11 @@ func (w *Guards) look() {
 		w.looking = false
 		more := false
 		for e, end := range w.old {
-			if end == nil && !w.watch(e) {
+			unwatched := end == nil && !w.watch(e)
+			if unwatched || e.refused {
 				w.read(e)
-				more = true
 			}
+			more = more || unwatched
 		}
 		if more {
 			w.look()

@@ -132,6 +132,25 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 	}
 }
 
+// A read that is refused is repeated within a period, though the watch works.
+func TestGuards_deniedForAMoment_reads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		g := e.guards(t)
+		list := g.guarded(t, 3, numbered)
+		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		require.True(t, e.srv.Delete(list[1].Key))
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) // drops the event
+		time.Sleep(time.Second)
+		e.requireWatchers(t, 3)
+		g.requireNotices(t)
+		permit()
+		time.Sleep(g.Every)
+		synctest.Wait()
+		g.requireNotices(t, deleted(list[1]))
+	})
+}
+
 // If everything is forbidden, few requests are sent.
 func TestGuards_denied_asksSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

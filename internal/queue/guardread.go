@@ -17,9 +17,10 @@ import (
 // read lets a goroutine of its own read e's key: the events of the watch must not wait for an endpoint that does not
 // answer. w.mu must be held.
 func (w *Guards) read(e *Guarded) {
-	if e.later || w.isGone(e) {
+	if w.isGone(e) {
 		return
 	}
+	e.refused = false
 	w.unread[e] = struct{}{}
 	if !w.reading && w.Queue.Life.Err() == nil {
 		w.reading = w.Spawn(func(context.Context) { w.reads(w.Queue.Life) }) //nolint:contextcheck // the lease's life ends before the session's
@@ -42,40 +43,16 @@ func (w *Guards) reads(ctx context.Context) {
 			defer w.mu.Unlock()
 			return w.isGone(e)
 		})
-		if ctx.Err() == nil {
-			w.again(list, refused, err)
+		if len(refused) > 0 && ctx.Err() == nil {
+			w.warn(refused[0], "read", err)
+			w.mu.Lock()
+			for _, e := range refused {
+				e.refused = true
+			}
+			w.look()
+			w.mu.Unlock()
 		}
 	}
-}
-
-// again repeats the refused reads of list after a pause.
-func (w *Guards) again(list, refused []*Guarded, err error) {
-	if len(refused) > 0 {
-		w.warn(refused[0], "read", err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	n := 0
-	for _, e := range refused {
-		e.later = true
-		n = max(n, e.refusals)
-	}
-	for _, e := range list {
-		if e.refusals++; !e.later {
-			e.refusals = 0
-		}
-	}
-	if len(refused) == 0 {
-		return
-	}
-	time.AfterFunc(etcd.Pause(n, w.Every), func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, e := range refused {
-			e.later = false
-			w.read(e)
-		}
-	})
 }
 
 // warn reports that e's key cannot be watched or read, at most once a minute.
