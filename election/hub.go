@@ -42,7 +42,7 @@ type hub struct {
 
 func newHub(at target) *hub {
 	h := &hub{at: at, look: etcd.Look{Prefix: at.prefix}, ended: make(chan struct{}), changed: make(chan struct{})}
-	h.out = etcd.LookOut(at.client, &h.look)
+	h.out = etcd.Of(at.client).LookOut(&h.look)
 	var ctx context.Context
 	ctx, h.end = context.WithCancel(context.Background()) // the hub outlives its first observer
 	go h.run(ctx)
@@ -217,7 +217,7 @@ func (h *hub) fail(err error) {
 	hubs.mu.Lock()
 	h.forget()
 	hubs.mu.Unlock()
-	h.out.Forget(&h.look)
+	h.out.Leave(&h.look)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.err = err

@@ -50,7 +50,7 @@ func Watch(ctx context.Context, client *clientv3.Client, name string) iter.Seq2[
 // onlook calls show with each queue until show returns false; the error is nil then.
 func onlook(ctx context.Context, client *clientv3.Client, name string, show func(Queue) bool) error {
 	o := &onlooker{name: name, look: etcd.Look{Prefix: name + "/"}, unseen: make(chan Queue, mostUnseen)}
-	o.out = etcd.LookOut(client, &o.look) //nolint:contextcheck // it starts what others share
+	o.out = etcd.Of(client).LookOut(&o.look) //nolint:contextcheck // it starts what others share
 	life, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -92,7 +92,7 @@ type onlooker struct {
 
 // run follows the queue until ctx ends or an error is final.
 func (o *onlooker) run(ctx context.Context) {
-	defer o.out.Forget(&o.look) // the consumer may take long to leave, and a refused probe ends the watches of all others
+	defer o.out.Leave(&o.look) // the consumer may take long to leave, and a refused probe ends the watches of all others
 	var b etcd.Backoff
 	for ctx.Err() == nil {
 		began := time.Now()

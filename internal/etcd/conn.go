@@ -27,12 +27,13 @@ type Conn struct {
 	*shared
 }
 
-// shared is the state of one client, which lasts as long as the client. It must not refer to the client: clients
-// refers to it, and the client would never be collected.
+// shared is the state of one client, which lasts as long as the client. It must not refer to the client, but for its
+// lookout: clients refers to it, and the client would never be collected.
 type shared struct {
 	mu        sync.Mutex // guards the fields below
 	streams   map[time.Duration]*Streams
 	revisions map[uint16]*Revisions
+	lookout   *Lookout // nil while nobody observes
 }
 
 // clients holds the shared state of each client that is in use.

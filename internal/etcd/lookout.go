@@ -2,8 +2,6 @@ package etcd
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +24,7 @@ type Lookout struct {
 	end   context.CancelFunc // ends the probes
 	ended chan struct{}      // closed when they have ended
 
-	looks map[*Look]struct{} // guarded by lookouts.mu, as is users
-	users int
+	looks map[*Look]struct{} // guarded by Conn.mu
 }
 
 // Look is the watch of one observer.
@@ -36,54 +33,34 @@ type Look struct {
 	Seen   atomic.Int64 // the latest revision that its watch has shown; 0: none
 }
 
-// lookouts are the lookouts of this process, by client.
-var lookouts struct {
-	mu sync.Mutex // guards the field below, and the fields of Lookout that say so
-	of map[*clientv3.Client]*Lookout
-}
-
-// LookOut adds an observer to the lookout of a client, which it makes if there is none. The observer must call Leave.
-func LookOut(client *clientv3.Client, look *Look) *Lookout {
-	lookouts.mu.Lock()
-	defer lookouts.mu.Unlock()
-	l := lookouts.of[client]
-	if l == nil {
-		l = &Lookout{
-			Conn: Of(client), Streams: NewStreams("observe", probePatience),
-			ended: make(chan struct{}), looks: make(map[*Look]struct{}),
+// LookOut adds an observer to the client's lookout, which it makes if there is none. The observer must call Leave.
+func (c *Conn) LookOut(look *Look) *Lookout {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lookout == nil {
+		ctx, end := context.WithCancel(context.Background()) // the lookout may outlive its first observer
+		c.lookout = &Lookout{
+			Conn: c, Streams: NewStreams("observe", probePatience),
+			end: end, ended: make(chan struct{}), looks: make(map[*Look]struct{}),
 		}
-		var ctx context.Context
-		ctx, l.end = context.WithCancel(context.Background()) // the lookout may outlive its first observer
-		go l.probe(ctx)
-		if lookouts.of == nil {
-			lookouts.of = make(map[*clientv3.Client]*Lookout)
-		}
-		lookouts.of[client] = l
+		go c.lookout.probe(ctx)
 	}
-	l.looks[look] = struct{}{}
-	l.users++
-	return l
+	c.lookout.looks[look] = struct{}{}
+	return c.lookout
 }
 
-// Forget ends the probing of a look.
-func (l *Lookout) Forget(look *Look) {
-	lookouts.mu.Lock()
-	defer lookouts.mu.Unlock()
-	delete(l.looks, look)
-}
-
-// Leave removes an observer. It must be called before the observer's watch ends: without a watch on the stream, a
-// probe that is given up could leave an empty stream in the client, see streamNames. The last observer to leave ends
-// the probes, and waits for their end.
+// Leave removes an observer; it may be called again. It must be called before the observer's watch ends: without a watch
+// on the stream, a probe that is given up could leave an empty stream in the client, see streamNames. The last observer
+// to leave ends the probes, and waits for their end.
 func (l *Lookout) Leave(look *Look) {
-	lookouts.mu.Lock()
+	l.Conn.mu.Lock()
+	_, here := l.looks[look]
 	delete(l.looks, look)
-	l.users--
-	last := l.users == 0
+	last := here && len(l.looks) == 0
 	if last {
-		delete(lookouts.of, l.Conn.Client)
+		l.Conn.lookout = nil
 	}
-	lookouts.mu.Unlock()
+	l.Conn.mu.Unlock()
 	if last {
 		l.end()
 		<-l.ended
@@ -100,13 +77,13 @@ func (l *Lookout) probe(ctx context.Context) {
 	defer close(l.ended)
 	timer := time.NewTimer(Jitter(probeEvery))
 	defer timer.Stop()
-	for turn := 0; ; turn++ {
+	for {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
-		if !l.sound(ctx, turn) {
+		if !l.sound(ctx) {
 			l.Streams.Suspect()
 		}
 		timer.Reset(Jitter(probeEvery))
@@ -116,8 +93,8 @@ func (l *Lookout) probe(ctx context.Context) {
 // sound probes the stream. It reports false if the server refuses the watch, as it does when the auth token of the
 // stream has expired, or if the member is behind a revision that the watches have shown: it lags, or was restored
 // from a snapshot. If there is no answer, the stream becomes suspect by itself, see [NewStreams].
-func (l *Lookout) sound(ctx context.Context, turn int) bool {
-	prefix, seen := l.furthest(turn)
+func (l *Lookout) sound(ctx context.Context) bool {
+	prefix, seen := l.furthest()
 	if prefix == "" {
 		return true
 	}
@@ -128,20 +105,14 @@ func (l *Lookout) sound(ctx context.Context, turn int) bool {
 	return watch.Err() != nil || resp.Created && !resp.Canceled && resp.Header.Revision >= seen
 }
 
-// furthest returns the highest revision that a watch has shown, and the prefix of one watch, of each in its turn: the
-// server may refuse one prefix and not another. A user with permission to watch a prefix may also watch the key of
-// that name.
-func (l *Lookout) furthest(turn int) (prefix string, rev int64) {
-	lookouts.mu.Lock()
-	defer lookouts.mu.Unlock()
-	if len(l.looks) == 0 {
-		return "", 0
+// furthest returns the highest revision that a watch has shown, and the prefix of a random one, "" if there is none: the
+// server may refuse one prefix and not another. A user with permission to watch a prefix may also watch the key of that
+// name.
+func (l *Lookout) furthest() (prefix string, rev int64) {
+	l.Conn.mu.Lock()
+	defer l.Conn.mu.Unlock()
+	for look := range l.looks { // in random order
+		prefix, rev = look.Prefix, max(rev, look.Seen.Load())
 	}
-	prefixes := make([]string, 0, len(l.looks))
-	for look := range l.looks {
-		rev = max(rev, look.Seen.Load())
-		prefixes = append(prefixes, look.Prefix)
-	}
-	slices.Sort(prefixes)
-	return prefixes[turn%len(prefixes)], rev
+	return prefix, rev
 }
