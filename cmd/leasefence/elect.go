@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
@@ -59,7 +59,7 @@ func (a *app) elect(c command, name string) error {
 	if err != nil {
 		return cannotRun(err)
 	}
-	signals := catchSignals()
+	signals := process.CatchSignals()
 	s, err := a.open(context.Background(), c, signals, func(lease.Acquired) {})
 	if s != nil {
 		defer s.close()
@@ -73,7 +73,7 @@ func (a *app) elect(c command, name string) error {
 	terms := make(chan tenure)
 	done := make(chan error, 1)
 	go func() { done <- s.campaign(ctx, name, terms) }()
-	// The main thread has to start the command (see endWithParent), so campaign sends each tenure here.
+	// The main thread has to start the command (see process.Start), so campaign sends each tenure here.
 	for {
 		select {
 		case err := <-done:
@@ -83,16 +83,16 @@ func (a *app) elect(c command, name string) error {
 			<-done //nolint:errcheck // it only says that it was cancelled
 			return interrupted(sig)
 		case t := <-terms:
-			child, err := start(path, c.cmd, t.hold)
+			child, err := process.Start(path, c.cmd, t.environment())
 			if err != nil {
 				t.answer <- cannotRun(err)
 				continue
 			}
 			stop := s.supervise(child, t.hold, c.grace, signals)
 			if stop.lost || errors.Is(t.Err(), lease.ErrLost) {
-				signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
+				process.SignalGroup(child, process.SIGKILL) // processes of the command may have outlived it
 			}
-			err = outcome(child.ProcessState)
+			err = outcome(child)
 			if stop.signal != nil {
 				cancel() // the signal is meant for leasefence, too, whatever has ended the leadership
 			}

@@ -7,11 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	locks "github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -162,7 +162,7 @@ func (a *app) lock(l theLock) error {
 	if err != nil {
 		return cannotRun(err)
 	}
-	signals := catchSignals()
+	signals := process.CatchSignals()
 	granted := make(chan lease.Acquired, 1)
 	ctx := context.Background()
 	if l.wait > 0 {
@@ -188,7 +188,7 @@ func (a *app) lock(l theLock) error {
 	}
 	got := <-granted
 	h := hold{held, got.Locks, got.Token.String(), got.Key, l.shared}
-	child, err := start(path, l.cmd, h)
+	child, err := process.Start(path, l.cmd, h.environment())
 	if err != nil {
 		return cannotRun(err)
 	}
@@ -202,12 +202,12 @@ func (a *app) lock(l theLock) error {
 		err = errors.Join(lease.ErrLost, err)
 		fallthrough
 	case errors.Is(err, lease.ErrLost) && (!inTime || !lostInUnlock(err)):
-		signalGroup(child, syscall.SIGKILL) // processes of the command may have outlived it
+		process.SignalGroup(child, process.SIGKILL) // processes of the command may have outlived it
 		return &exitError{exitLost, err}
 	case err != nil:
 		s.say("%v", err) // the command ran under the lock all the time, and close revokes the lease
 	}
-	return outcome(child.ProcessState)
+	return outcome(child)
 }
 
 // lostInUnlock reports whether a lock that was held before Unlock was lost during it. With any other reason Unlock has

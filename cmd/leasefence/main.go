@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 )
 
 // The exit codes; see exitCodes.
@@ -23,7 +25,6 @@ const (
 	exitNotObtained = 75
 	exitCannotRun   = 126
 	exitNotFound    = 127
-	exitSignal      = 128
 )
 
 const exitCodes = `Exit codes:
@@ -73,4 +74,22 @@ func main() {
 	}
 	hidePasswords(os.Args)
 	os.Exit(newApp().run(args))
+}
+
+// hidePasswords overwrites the passwords in args, which is os.Args itself. The caller has copied the strings that it
+// still needs.
+func hidePasswords(args []string) {
+	for i, arg := range args {
+		switch {
+		case arg == "--": // the arguments of CMD follow
+			return
+		case strings.HasPrefix(arg, "--password="):
+			process.Hide(arg[len("--password="):])
+		case i > 0 && args[i-1] == "--password":
+			process.Hide(arg)
+		case strings.HasPrefix(arg, "--user="), i > 0 && args[i-1] == "--user":
+			_, password, _ := strings.Cut(arg, ":")
+			process.Hide(password)
+		}
+	}
 }

@@ -5,39 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// catchSignals catches the signals that are passed on to CMD, so that they do not end leasefence. A signal that is
-// ignored, as SIGHUP is under nohup, stays ignored.
-func catchSignals() <-chan os.Signal {
-	// Without this, a message to a closed standard error would end leasefence, and with it CMD, by SIGKILL. The signal
-	// is caught, not ignored: CMD would inherit an ignored signal.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	signals := make(chan os.Signal)
-	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
-		if signal.Ignored(sig) {
-			continue
-		}
-		// Package signal drops a signal if the channel is full. In a channel of its own, none is lost to a different
-		// signal.
-		caught := make(chan os.Signal, 1)
-		signal.Notify(caught, sig)
-		go func() {
-			for sig := range caught {
-				signals <- sig
-			}
-		}()
-	}
-	return signals
-}
 
 // interruptible runs obtain with a context that ends with ctx or when a signal arrives.
 func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(context.Context) error) error {
@@ -63,11 +38,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(co
 }
 
 func interrupted(sig os.Signal) error {
-	return &exitError{signalCode(sig), fmt.Errorf("%s while waiting", sig)}
-}
-
-func signalCode(sig os.Signal) int {
-	return exitSignal + int(sig.(syscall.Signal)) // package signal delivers no other type
+	return &exitError{process.SignalCode(sig), fmt.Errorf("%s while waiting", sig)}
 }
 
 // session is the session that a command runs in, and its client.

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -35,8 +35,8 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 	for running := true; running; {
 		select {
 		case sig := <-signals:
-			signalGroup(cmd, sig.(syscall.Signal))
-			if sig != syscall.SIGHUP {
+			process.SignalGroup(cmd, sig)
+			if sig != process.SIGHUP {
 				did.signal = sig
 			}
 		case <-over:
@@ -45,14 +45,14 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 			switch {
 			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
 				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.Context()))
-				signalGroup(cmd, syscall.SIGTERM)
+				process.SignalGroup(cmd, process.SIGTERM)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				gone = s.gone(ctx, h)
 			case graceLeft() <= 0 || lost.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
-				signalGroup(cmd, syscall.SIGKILL)
+				process.SignalGroup(cmd, process.SIGKILL)
 			default:
-				signalGroup(cmd, syscall.SIGTERM)
+				process.SignalGroup(cmd, process.SIGTERM)
 				kill = time.After(0)
 			}
 		case <-kill:
@@ -60,17 +60,25 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 			if left := graceLeft(); left > 0 {
 				kill = time.After(min(left, 100*time.Millisecond)) // a timer stands still while the host is suspended
 			} else {
-				signalGroup(cmd, syscall.SIGKILL)
+				process.SignalGroup(cmd, process.SIGKILL)
 			}
 		case <-gone:
 			gone, did.lost = nil, true
-			signalGroup(cmd, syscall.SIGKILL)
+			process.SignalGroup(cmd, process.SIGKILL)
 		case <-ended:
 			running = false
 		}
 	}
-	takeTerminalBack(cmd)
+	process.TakeTerminalBack(cmd)
 	return did
+}
+
+// outcome is the exit code of a command that has ended, nil for 0.
+func outcome(cmd *exec.Cmd) error {
+	if code := process.ExitCode(cmd.ProcessState); code != 0 {
+		return &exitError{code: code}
+	}
+	return nil
 }
 
 // gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's

@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 )
 
 // ui has the argument and flags of "ui".
@@ -70,7 +72,7 @@ The page changes nothing, unless --write is given: then it releases holders as "
 }
 
 func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
-	signals := catchSignals()
+	signals := process.CatchSignals()
 	kept, err := newTrail(u.audit)
 	if err != nil {
 		return err
@@ -116,7 +118,7 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 	case sig := <-signals:
 		end() // ends the streams
 		_ = server.Close()
-		return &exitError{code: signalCode(sig)}
+		return &exitError{code: process.SignalCode(sig)}
 	}
 }
 

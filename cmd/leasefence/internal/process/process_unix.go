@@ -1,22 +1,26 @@
 //go:build unix
 
-package main
+package process
 
 import (
 	"os"
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// start runs the command in a process group of its own, so that a signal also reaches the command's children.
-func start(path string, args []string, h hold) (*exec.Cmd, error) {
+// Start runs a command in a process group of its own, so that a signal also reaches the command's children. The command
+// inherits standard input, output and error, and has the terminal if leasefence had it. The goroutine of main has to
+// call Start: on Linux the command is killed when the thread that started it ends, and that goroutine keeps the main
+// thread.
+func Start(path string, args, env []string) (*exec.Cmd, error) {
 	cmd := &exec.Cmd{
 		Path: path, Args: args,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Env:         h.environment(),
+		Env:         env,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if ownsTerminal() {
@@ -32,24 +36,13 @@ func start(path string, args []string, h hold) (*exec.Cmd, error) {
 	return cmd, cmd.Start()
 }
 
-// signalGroup signals the command's group. It ignores errors: the group may have ended. It also continues processes
+// SignalGroup signals the command's group. It ignores errors: the group may have ended. It also continues processes
 // that are stopped, as by Ctrl-Z: they would not handle the signal.
-func signalGroup(cmd *exec.Cmd, sig syscall.Signal) {
-	_ = syscall.Kill(-cmd.Process.Pid, sig)
-	if sig != syscall.SIGKILL { // which also kills a stopped process
+func SignalGroup(cmd *exec.Cmd, sig os.Signal) {
+	_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal))
+	if sig != SIGKILL { // which also kills a stopped process
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGCONT)
 	}
-}
-
-// outcome is the exit code of a command that has ended, nil for 0.
-func outcome(state *os.ProcessState) error {
-	switch status, ok := state.Sys().(syscall.WaitStatus); {
-	case state.Success():
-		return nil
-	case ok && status.Signaled():
-		return &exitError{code: signalCode(status.Signal())}
-	}
-	return &exitError{code: state.ExitCode()}
 }
 
 const stdin = 0
@@ -60,9 +53,18 @@ func ownsTerminal() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// takeTerminalBack puts leasefence's group in the foreground again, if start took it away.
-func takeTerminalBack(cmd *exec.Cmd) {
+// TakeTerminalBack puts leasefence's group in the foreground again, if Start took it away.
+func TakeTerminalBack(cmd *exec.Cmd) {
 	if cmd.SysProcAttr.Foreground {
 		_ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, unix.Getpgrp())
+	}
+}
+
+// Hide overwrites a part of an argument in os.Args, which every user of the machine can read.
+func Hide(secret string) {
+	// On Unix the strings of os.Args share memory with what ps shows.
+	bytes := unsafe.Slice(unsafe.StringData(secret), len(secret))
+	for i := range bytes {
+		bytes[i] = 'x'
 	}
 }
