@@ -5,9 +5,9 @@ package fence
 // its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
 //
 // On success t is the write mark of the path's end, and the read marks of the nodes above are at least t, as if t were
-// a reader's there. t is refused if it is older than one of the two marks of the end, or than the write mark of a node
-// above. On failure no mark is changed, and the error names the node. ClaimPath waits for functions that [Guard.Do]
-// runs at any of the nodes.
+// a reader's there. The error is a [*StaleError] that names the node if t is older than the write mark of a node, or
+// than the read mark of the path's end. A refusal changes nothing, unless a newer token comes during the call: then some
+// of the nodes may have been claimed. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes.
 func (g *Guard) ClaimPath(path string, t Token) error {
 	b := bare(writer(t))
 	if err := g.validate(path, b); err != nil {
@@ -18,6 +18,9 @@ func (g *Guard) ClaimPath(path string, t Token) error {
 	return err
 }
 
+// claimPath has the turn of one node at a time: a function of Do at one node may use the others, and a claim that waits
+// for a function delays no other branch. Marks that it has raised before a refusal harm nobody: the lock was granted to
+// t, so those that they refuse had lost it before.
 func (g *Guard) claimPath(path string, t Token) error {
 	var nodes []*node
 	for i := range len(path) + 1 {
@@ -27,56 +30,31 @@ func (g *Guard) claimPath(path string, t Token) error {
 			nodes = append(nodes, &node{g.find(path[:i]), path[:i], b})
 		}
 	}
-	settled := true
+	if err := refusedAt(nodes); err != nil { // a token that is stale already raises nothing
+		return err
+	}
 	for _, n := range nodes {
-		now := n.marks.Load()
-		if err := now.refuse(n.resource, n.bid); err != nil {
+		if n.marks.Load().has(n.bid) {
+			continue
+		}
+		n.await()
+		err := n.raise(n.resource, n.bid)
+		n.give()
+		if err != nil {
 			return err
 		}
-		settled = settled && now.has(n.bid)
 	}
-	if settled {
-		return nil
-	}
-	takeAll(nodes)
-	for _, n := range nodes {
-		defer n.give()
-	}
+	return refusedAt(nodes) // a newer holder may have come to one node while t waited at another
+}
+
+// refusedAt returns the refusal of the first node that refuses its bid.
+func refusedAt(nodes []*node) error {
 	for _, n := range nodes {
 		if err := n.refuse(n.resource, n.bid); err != nil {
 			return err
 		}
 	}
-	for _, n := range nodes {
-		n.lift(n.bid)
-	}
 	return nil
-}
-
-// takeAll waits until it has the turns of all nodes. It never waits for a turn while it has another: a function of Do at
-// one node may use the others, and other branches do not wait for a claim that waits for a function.
-func takeAll(nodes []*node) {
-	for next := len(nodes) - 1; next >= 0; {
-		next = takeAfter(nodes, next)
-	}
-}
-
-// takeAfter waits for the turn of one node and takes the others if they are free. It returns -1, or gives all back and
-// returns a node that was not free.
-func takeAfter(nodes []*node, awaited int) (busy int) {
-	nodes[awaited].await()
-	for i := range nodes {
-		if i == awaited || nodes[i].try() {
-			continue
-		}
-		for j, n := range nodes {
-			if j < i || j == awaited {
-				n.give()
-			}
-		}
-		return i
-	}
-	return -1
 }
 
 // CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same

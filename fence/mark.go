@@ -120,16 +120,6 @@ func (m *marks) of(c claimant) Token {
 // await waits for the turn without limit. The caller gives the turn back.
 func (m *mark) await() { m.turn <- struct{}{} }
 
-// try takes the turn if it is free. The caller gives it back.
-func (m *mark) try() bool {
-	select {
-	case m.turn <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
 // take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take
 // fails: the caller may have gone.
 func (m *mark) take(ctx context.Context, resource string) error {

@@ -52,6 +52,9 @@ func TestDo_answerToCommit(t *testing.T) {
 				require.Equal(t, c.runs, server.begins)
 				require.Equal(t, c.unknown, errors.Is(err, sqlfence.ErrUnknown), "%v", err)
 				require.ErrorIs(t, err, c.err)
+				if c.unknown {
+					require.EqualError(t, err, fmt.Sprintf(`sqlfence: outcome unknown: do "accounts": commit: %v`, c.err))
+				}
 			})
 		})
 	}

@@ -100,8 +100,8 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a path's claim does not reach the nodes above",
 		file: "fence/guard_path.go",
-		old:  "n.lift(n.bid)",
-		new:  "if !n.read {\n\t\t\tn.lift(n.bid)\n\t\t}",
+		old:  "if n.marks.Load().has(n.bid) {",
+		new:  "if n.read || n.marks.Load().has(n.bid) {",
 		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
 	},
 	{
@@ -114,9 +114,16 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a path's claim waits for one node while it holds another",
 		file: "fence/guard_path.go",
-		old:  "i == awaited || nodes[i].try() {",
-		new:  "i == awaited || nodes[i].try() || func() bool { nodes[i].await(); return true }() {",
-		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn/root", `"the claim holds the node")`},
+		old:  "\t\tn.give()",
+		new:  "\t\tdefer n.give()",
+		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"the claim holds %s", used)`},
+	},
+	{
+		name: "Guard: a path's claim without the last look",
+		file: "fence/guard_path.go",
+		old:  "return refusedAt(nodes) //",
+		new:  "return nil //",
+		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"it has waited at %s", busy)`},
 	},
 	{
 		name: "Guard: a token of another lock is accepted",
@@ -486,8 +493,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a COMMIT whose answer was lost is retried blindly",
 		file: "fence/internal/sqlmark/do.go",
-		old:  "return !errors.Is(err, Unknown.Of(e.pkg)) && (",
-		new:  "return errors.Is(err, Unknown.Of(e.pkg)) || (",
+		old:  "return !errors.Is(err, ErrUnknown) && (",
+		new:  "return errors.Is(err, ErrUnknown) || (",
 		by:   killer{inSqlfence, "TestDo_answerToCommit", `require.Equal(t, c.runs, runs)`},
 	},
 	{

@@ -123,9 +123,9 @@ func (e *Engine[D, T]) attempt(ctx context.Context, db D, resource string, c Cla
 	case err != nil:
 		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, err)
 	case !same:
-		return fmt.Errorf("%w: do %q: the transaction ended while fn ran, by DDL, TRUNCATE, LOCK TABLES, COMMIT or "+
+		return fmt.Errorf("%s: %w: do %q: the transaction ended while fn ran, by DDL, TRUNCATE, LOCK TABLES, COMMIT or "+
 			"ROLLBACK, or by a deadlock whose error fn has not returned: what fn wrote may be committed, in part and unfenced",
-			Unknown.Of(e.pkg), resource)
+			e.pkg, ErrUnknown, resource)
 	}
 	return e.commit(ctx, tx, fmt.Sprintf("do %q", resource))
 }
@@ -136,15 +136,15 @@ func (e *Engine[D, T]) commit(ctx context.Context, tx T, what string) error {
 	case err == nil:
 		return nil
 	case e.lib.Ended(err):
-		return fmt.Errorf("%w: %s: fn has ended the transaction, or the context has: %w", Unknown.Of(e.pkg), what, err)
+		return fmt.Errorf("%s: %w: %s: fn has ended the transaction, or the context has: %w", e.pkg, ErrUnknown, what, err)
 	case slices.Contains([]kind{transient, undone}, e.store.kind(err)) || e.lib.Unsent(err):
 		return fmt.Errorf("%s: %s: not committed: %w", e.pkg, what, err)
 	default:
-		return fmt.Errorf("%w: %s: commit: %w", Unknown.Of(e.pkg), what, err)
+		return fmt.Errorf("%s: %w: %s: commit: %w", e.pkg, ErrUnknown, what, err)
 	}
 }
 
 // repeatable reports whether a transaction that ended with err can begin again.
 func (e *Engine[D, T]) repeatable(err error) bool {
-	return !errors.Is(err, Unknown.Of(e.pkg)) && (e.store.kind(err) == transient || errors.Is(err, errUndone))
+	return !errors.Is(err, ErrUnknown) && (e.store.kind(err) == transient || errors.Is(err, errUndone))
 }

@@ -42,12 +42,3 @@ func TestKind_byDialect(t *testing.T) {
 		require.Equal(t, c.want, c.store.kind(c.err), "%v", c.err)
 	}
 }
-
-func TestFault_matchesAcrossPackages(t *testing.T) {
-	for _, fault := range []Fault{Unknown, Unclaimed, NoTable, NoRow} {
-		err := fmt.Errorf("pay: %w", fault.Of("a"))
-		require.ErrorIs(t, err, fault.Of("b"))
-		require.ErrorContains(t, err, "a: "+faults[fault])
-		require.NotErrorIs(t, err, (fault%4 + 1).Of("a"), "another fault")
-	}
-}

@@ -19,7 +19,7 @@ const (
 //	nil                                             returns it
 //	overtakenError                                  runs op again at once, until the context ends; not counted
 //	deadlock, serialization failure, SQLite's lock  runs op again after a pause; the last error after the last attempt
-//	Unknown, with any wrapped error                 returns it: the work may be done
+//	ErrUnknown, with any wrapped error              returns it: the work may be done
 //	anything else                                   returns it
 //	context ended in a pause                        returns the last error with the context's cause
 func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {

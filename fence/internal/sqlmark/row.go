@@ -119,7 +119,7 @@ func (e *Engine[D, T]) updateRow(ctx context.Context, q Conn, u *rowUpdate) erro
 		err = q.QueryRow(ctx, u.lookup, u.row.ID).Scan(&highest)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("%w: %s", NoRow.Of(e.pkg), u.row)
+			return fmt.Errorf("%s: %w: %s", e.pkg, ErrNoRow, u.row)
 		case err != nil:
 			return fmt.Errorf("%s: update %s: read its fence: %w", e.pkg, u.row, err)
 		case highest > u.token:
@@ -129,5 +129,5 @@ func (e *Engine[D, T]) updateRow(ctx context.Context, q Conn, u *rowUpdate) erro
 		}
 		same = highest == u.token && e.dialect == MySQL
 	}
-	return fmt.Errorf("%w: %s: the row was inserted, or its fence was lowered, during the update", NoRow.Of(e.pkg), u.row)
+	return fmt.Errorf("%s: %w: %s: the row was inserted, or its fence was lowered, during the update", e.pkg, ErrNoRow, u.row)
 }

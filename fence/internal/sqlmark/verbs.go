@@ -97,7 +97,7 @@ func (e *Engine[D, T]) checkAs(ctx context.Context, tx T, resource string, c Cla
 }
 
 // guard is the guard of a transaction that cannot begin again, at one node. If the token would change the marks, guard
-// raises them or returns Unclaimed.
+// raises them or returns ErrUnclaimed.
 func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raises bool) error {
 	seen, err := e.store.lock(ctx, tx, n.resource, n.Claimant, shared)
 	if err != nil {
@@ -121,7 +121,7 @@ func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raise
 		return refused
 	case late:
 		return fmt.Errorf("%s: %s %q: %w: %s, and begin the transaction with the check",
-			e.pkg, verb(n.Claimant, "check"), n.resource, Unclaimed.Of(e.pkg), claim)
+			e.pkg, verb(n.Claimant, "check"), n.resource, ErrUnclaimed, claim)
 	case seen.has(n.Claimant):
 		err = e.store.base().leave(ctx, tx, n.resource, seen)
 	default:
