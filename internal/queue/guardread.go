@@ -49,7 +49,7 @@ func (w *Guards) reads(ctx context.Context) {
 			for _, e := range refused {
 				e.refused = true
 			}
-			w.look()
+			w.look() //nolint:contextcheck // for the life of the lease, see read
 			w.mu.Unlock()
 		}
 	}
