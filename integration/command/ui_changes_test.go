@@ -63,7 +63,7 @@ func (c contender) leave(t *testing.T, client *clientv3.Client, revoke bool) {
 	require.NoError(t, err)
 }
 
-const changes = 1000
+const changes = 300
 
 // The page shows what Inspect says after each of many changes: also after an endpoint was lost, after all endpoints
 // were lost, and after etcd has compacted the changes of that time.
@@ -88,13 +88,13 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 	}
 	for n := range changes {
 		switch n {
-		case 300:
+		case 90:
 			first.Refuse()
-		case 400:
+		case 120:
 			first.Restore()
-		case 500:
+		case 150:
 			second.Refuse()
-		case 600:
+		case 180:
 			first.Refuse()
 			p.await(t, `document.body.dataset.state === "stale" && document.getElementById("asof").textContent.startsWith("As of ")`)
 			for range 20 {
@@ -105,7 +105,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			_, err = client.Compact(bounded(t), resp.Header.Revision)
 			require.NoError(t, err)
 			second.Restore()
-		case 700, 800:
+		case 210, 240:
 			granted, err := client.Grant(bounded(t), 2) // a key as etcd's own packages write it, which expires
 			require.NoError(t, err)
 			_, err = client.Put(bounded(t), name+"/"+hex(granted.ID), "", clientv3.WithLease(granted.ID))

@@ -58,8 +58,12 @@ func TestReport_judge(t *testing.T) {
 		Violations: []check.Violation{{Invariant: "I3", Checker: "intervals", Name: "a", Text: "two at a time"}},
 		Malformed:  []string{"op 1 enters twice"},
 		Counts: []check.Count{
-			{What: "granted: lock", N: 1}, {What: "granted: tryrlock", N: 2}, {What: "granted: permit", N: 4}, {What: check.Refused, N: 5},
-			{What: check.RefusedForReaders, N: 6}, {What: check.RefusedReaders, N: 8},
+			{What: "granted: lock", N: 1},
+			{What: "granted: tryrlock", N: 2},
+			{What: "granted: permit", N: 4},
+			{What: check.Refused, N: 5},
+			{What: check.RefusedForReaders, N: 6},
+			{What: check.RefusedReaders, N: 8},
 		},
 	})
 	require.Equal(t, []Violation{{"I3", 4, "a: two at a time (found by intervals)"}, {"history", 4, "op 1 enters twice"}}, r.Violations)
