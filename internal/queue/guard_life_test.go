@@ -126,8 +126,8 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 			permit()
 			time.Sleep(time.Second)
 			synctest.Wait()
-			g.requireNotices(t, deleted(list[1]))
 			e.requireWatchers(t, 3)
+			g.requireNotices(t, deleted(list[1]))
 		})
 	}
 }
