@@ -118,6 +118,8 @@ func TestLockSet_Unlock_aKeyIsMissing(t *testing.T) {
 		"put by somebody else": func(e *env, key string) { e.srv.Put(key, "somebody else's") },
 		"request repeated": func(e *env, _ string) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable})
+			n := 0 // the retry has two copies, of which the second would find no key at all
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: func(fakeetcd.Call) bool { n++; return n == 2 }, Before: time.Second})
 		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
