@@ -73,7 +73,9 @@
 //   - The answer of Check can be out of date when it returns. Use Do to write.
 //   - A Guard knows only the tokens that were passed to it. Processes that share a store have separate Guards: there a
 //     Guard only refuses early, and the store must decide.
-//   - Marks are in memory. [Guard.Marks] and [Guard.Load] preserve them over a restart; Marks says when to save them.
+//   - Marks are in memory. [Guard.Marks], [Guard.ReadMarks] and [Guard.Locks], and the methods that load them, preserve
+//     them over a restart; Marks says when to save them.
+//   - [Guard.Do] knows nothing of trees; see [Guard.ClaimPath].
 //   - A token shows which holder came later, not who holds the lock now. Until a successor has claimed, a holder that
 //     has lost its lock is accepted.
 //

@@ -51,6 +51,8 @@ func TestGuard_refusesAnAbsurdEra(t *testing.T) {
 	}
 	require.NoError(t, g.Claim("r", 1), "the mark is unchanged")
 
+	require.EqualError(t, (&fence.Guard{MaxEra: 32768}).Claim("a", 1), "fence: Guard.MaxEra is 32768, want 1 to 32767, or 0 for 15")
+
 	// If such a token was accepted, the next era accepts real tokens again.
 	low := fence.Guard{MaxEra: 20}
 	require.NoError(t, low.Claim("r", 20<<48|7))

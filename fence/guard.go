@@ -106,7 +106,8 @@ func (g *Guard) Check(resource string, t Token) error {
 
 // CheckContext is [Guard.Check] with a context that ends the wait and has the name of the token's lock. If ctx ends,
 // the error matches that of ctx, and the mark is unchanged. The error is an [*OtherLockError] if the token is of
-// another lock.
+// another lock. The first token with a name waits as a newer token does, even if it equals the mark: so the function of
+// a [Guard.Do] without a context must not call CheckContext for its resource.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
 	return g.admit(resource, g.with(ctx, writer(t)))
 }
@@ -257,6 +258,9 @@ func (g *Guard) validate(resource string, b bid) error {
 		if err := CheckLock(b.lock); err != nil {
 			return err
 		}
+	}
+	if err := CheckMaxEra("fence: Guard.MaxEra", g.MaxEra); err != nil {
+		return err
 	}
 	return b.CheckEra(g.MaxEra)
 }

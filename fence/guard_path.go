@@ -7,7 +7,12 @@ package fence
 // On success t is the write mark of the path's end, and the read marks of the nodes above are at least t, as if t were
 // a reader's there. The error is a [*StaleError] that names the node if t is older than the write mark of a node, or
 // than the read mark of the path's end. A refusal changes nothing, unless a newer token comes during the call: then some
-// of the nodes may have been claimed. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes.
+// of the nodes may have been claimed. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes of the path,
+// and not for those at nodes below its end.
+//
+// Only ClaimPath and CheckPath look at the nodes above. [Guard.Do] and [Guard.Check] of a path's end do not: they accept
+// the token of a holder that a claim of a node above has fenced. So hold a mutex of the resource during ClaimPath, and
+// during CheckPath and the write after it.
 func (g *Guard) ClaimPath(path string, t Token) error {
 	b := bare(writer(t))
 	if err := g.validate(path, b); err != nil {

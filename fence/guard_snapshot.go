@@ -14,7 +14,8 @@ import (
 // that is saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the
 // same reason save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two
 // snapshots are saved concurrently, a saved mark must not go back. If there are readers, save the marks of
-// [Guard.ReadMarks] too.
+// [Guard.ReadMarks] too. If tokens come with the names of locks, save [Guard.Locks] too, and load them with
+// [Guard.LoadLocks]: otherwise the restarted Guard follows the lock of the first token that comes.
 func (g *Guard) Marks() map[string]Token {
 	return snapshot(g, func(m *marks) Token { return m.write })
 }

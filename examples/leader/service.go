@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	period      = 300 * time.Millisecond // pause between two steps of work
-	stepTimeout = 10 * time.Second       // bound of one step
-	stopTimeout = stepTimeout + 5*time.Second
+	period         = 300 * time.Millisecond // pause between two steps of work
+	stepTimeout    = 10 * time.Second       // bound of one step
+	explainTimeout = 3 * time.Second        // bound of the question why a token was refused
+	stopTimeout    = stepTimeout + explainTimeout + 2*time.Second
 )
 
 // service is one process of the service.
@@ -106,7 +107,7 @@ func (s *service) lead(ctx context.Context, token fence.Token) error {
 	if errors.Is(err, fence.ErrStale) {
 		// If the token is stale because a restore took etcd's revisions back, every later one would be, too: the error
 		// ends the process. Otherwise somebody else leads by now: campaign again.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), explainTimeout)
 		defer cancel()
 		if err = leadership.Explain(ctx, err); !errors.Is(err, lease.ErrRestored) {
 			return nil

@@ -17,9 +17,8 @@
 // A token belongs to a lock, whose name [fence.LockFromContext] returns. A resource follows one lock, and refuses the
 // tokens of others. The client sends no name if the context carries none, or carries the token of several locks that
 // were granted as one: choose one with [fence.ForLock]. In the metadata, "%" and two upper-case hex digits stand for
-// each byte of the name except A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence, so that a gateway from HTTP to
-// gRPC preserves it. It has at most 6,912 bytes there: servers of other languages may bound a call's metadata by 8 KiB.
-// No other spelling is accepted.
+// each byte of the name except A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence. It has at most 6,912 bytes
+// there: servers of other languages may bound a call's metadata by 8 KiB. No other spelling is accepted.
 //
 // If the resource follows no lock, it accepts a token without a name. If it follows one, the check decides:
 // [fence.Guard.AllowUnnamed], or the option of a store. Older clients send no name, and older servers ignore it. So
@@ -51,6 +50,9 @@
 //     store must compare the token in one step with the write.
 //   - A stream is checked when it starts, and with Options.EachMessage also with each message. The store must refuse
 //     stale writes between two checks and after the last.
+//   - A gateway or proxy that drops a reader's token makes its call one without a token: it is served without a check
+//     and is no claim, and the client cannot tell.
+//   - The marks of a guard are in the process's memory; see [fence.Guard.Marks].
 //   - A client that got UNAVAILABLE or DEADLINE_EXCEEDED does not know whether its call has written.
 //   - A token is not a credential. A client can send the largest token and lock all others out of the resource:
 //     authenticate calls in an earlier interceptor. Nor is the name of a lock: the first client that sends one decides

@@ -36,12 +36,12 @@ func (s *Server) Unary(
 	}
 	var resp any
 	ran := false
-	ctx, cancel := context.WithCancel(ctx)
+	work, cancel := context.WithCancel(ctx) // not for the guard: its hooks get a context that goes on
 	defer cancel()
 	err = s.guard.DoContext(ctx, c.resource, c.token.Write, func() (err error) {
 		ran = true
 		defer cancel() // before a newer token is accepted: work that the handler left running gets the signal to stop
-		resp, err = handle(ctx, req)
+		resp, err = handle(work, req)
 		return err
 	})
 	if !ran {
@@ -70,6 +70,9 @@ func (s *Server) Stream(
 
 // read returns the context that carries the call's token.
 func (s *Server) read(ctx context.Context, method string, req any) (context.Context, call, error) {
+	if s == nil || s.opts.Writes == nil {
+		return nil, call{}, status.Error(codes.Internal, "grpcfence: Server is nil or zero, want one created by NewServer or NewAtomicServer")
+	}
 	t, err := carried(ctx)
 	c := call{token: t, writes: s.opts.Writes(method)}
 	if err == nil && c.writes && t.Write == 0 {

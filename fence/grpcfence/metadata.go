@@ -14,7 +14,8 @@ import (
 )
 
 // MetadataKey is the key of a call's metadata that carries the token, in the decimal form that [fence.Token.String]
-// writes. It is the header of httpfence in gRPC's lower case, so a gateway from HTTP to gRPC preserves the token.
+// writes. It is the header of httpfence in gRPC's lower case. A gateway from HTTP to gRPC must pass on the three headers
+// by these names; grpc-gateway drops them unless runtime.WithIncomingHeaderMatcher names them.
 const MetadataKey = "fencing-token"
 
 // ReadMetadataKey is [MetadataKey] for the token of a read lock. A server that knows only writers finds no token in

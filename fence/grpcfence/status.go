@@ -45,12 +45,13 @@ func (r *refusal) Unwrap() error              { return r.err }
 // [ErrMissing]; INVALID_ARGUMENT with [ReasonInvalid] if it matches [fence.ErrInvalidToken]. The result still matches
 // what err does.
 //
-// Error returns nil, an error that already has a status and any other error unchanged. The client gets the resource
+// Error returns nil, and any error that is no refusal, unchanged. A refusal comes before a status that err also has, for
+// example of a failed clean-up: a definite answer must not look like one to try again. The client gets the resource
 // (the first 4 KiB of a longer name), the token and the mark of the [fence.StaleError], or the two locks of the
 // [fence.OtherLockError] (the first [fence.MaxLock] bytes of longer names), and nothing of the errors that wrap it. The
 // interceptors of [Server] call Error for the errors of handlers.
 func Error(err error) error {
-	if _, ok := status.FromError(err); ok { // nil has one too
+	if _, ok := err.(*refusal); ok { //nolint:errorlint // One that is wrapped gets a status without the text around it.
 		return err
 	}
 	refused := wire.RefusalOf(err, ErrMissing, keys)

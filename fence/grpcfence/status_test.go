@@ -59,6 +59,7 @@ func TestError_givesRefusalsAStatusAndKeepsWhatTheyMatch(t *testing.T) {
 		{errors.Join(fence.ErrOtherLock, fence.ErrStale), codes.FailedPrecondition, grpcfence.ReasonStale, nil},
 		{grpcfence.ErrMissing, codes.FailedPrecondition, grpcfence.ReasonMissing, nil},
 		{fence.ErrInvalidToken, codes.InvalidArgument, grpcfence.ReasonInvalid, nil},
+		{errors.Join(status.Error(codes.Unavailable, "cannot roll back"), fence.ErrStale), codes.FailedPrecondition, grpcfence.ReasonStale, nil},
 	} {
 		wrapped := fmt.Errorf("at 10.0.0.7: %w", c.err)
 		err := grpcfence.Error(wrapped)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -62,4 +63,25 @@ func TestNewServer_namesWhatIsNil(t *testing.T) {
 	g := new(fence.Guard)
 	_, err = grpcfence.NewAtomicServer(orders, g, grpcfence.Options{CheckRead: g.CheckReadContext})
 	require.EqualError(t, err, "grpcfence: Options.CheckRead is set, want nil: NewAtomicServer checks with its guard")
+}
+
+// A hook that writes to an audit table needs a context that has not ended.
+func TestUnary_hooksGetTheContextOfTheCall(t *testing.T) {
+	for name, server := range both {
+		t.Run(name, func(t *testing.T) {
+			hook := make(chan error, 1)
+			g := &fence.Guard{Hooks: &fence.Hooks{Accepted: func(ctx context.Context, _ fence.Access) { hook <- ctx.Err() }}}
+			_, err := serve(t, server(t, g, grpcfence.Options{}), &service{}).UnaryCall(fence.NewContext(t.Context(), 54), new(testgrpc.SimpleRequest))
+			require.NoError(t, err)
+			require.NoError(t, <-hook)
+		})
+	}
+}
+
+func TestServer_zero(t *testing.T) {
+	for _, zero := range []*grpcfence.Server{nil, {}} {
+		_, err := zero.Unary(t.Context(), nil, &grpc.UnaryServerInfo{}, nil)
+		require.Equal(t, codes.Internal, status.Code(err))
+		require.ErrorContains(t, err, "Server is nil or zero, want one created by NewServer or NewAtomicServer")
+	}
 }

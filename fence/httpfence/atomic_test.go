@@ -2,6 +2,7 @@ package httpfence_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,4 +43,15 @@ func TestNewAtomicMiddleware_doesNotWaitForABody(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, httpfence.ReadError(late), fence.ErrStale)
 	require.NoError(t, late.Body.Close())
+}
+
+// A hook that writes to an audit table needs a context that has not ended.
+func TestNewAtomicMiddleware_hooksGetTheContextOfTheRequest(t *testing.T) {
+	var g fence.Guard
+	hook := make(chan error, 1)
+	g.Hooks = &fence.Hooks{Accepted: func(ctx context.Context, _ fence.Access) { hook <- ctx.Err() }}
+	server := serve(t, atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(ok)))
+	resp, _ := send(t, http.MethodPost, server.URL, "", "54")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.NoError(t, <-hook)
 }

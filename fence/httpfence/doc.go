@@ -58,7 +58,10 @@
 //     which lock the resource follows. A server that knows the lock can set it before, with [fence.Guard.LoadLocks].
 //   - The request's context carries its token and the name to everything that the handler calls. A Transport there
 //     sends them to its own hosts only.
-//   - A proxy that passes on only the headers that it knows drops the name: the token comes without one.
+//   - A proxy that passes on only the headers that it knows drops the name: the token comes without one. It drops a
+//     reader's token too: the request is then served without a check and is no claim, and the client cannot tell.
+//   - The marks of a guard are in the process's memory: after a restart, stale tokens are accepted until the holder
+//     claims again, unless the server saves and loads the marks; see [fence.Guard.Marks].
 //
 // # Failures
 //
@@ -82,8 +85,8 @@
 //	http.TimeoutHandler inside (atomic)               500; the handler has not run
 //	reader overtaken by a newer writer                its handler runs, and must check when it has read
 //	HEAD of a reader that is refused                  412 or 409 without a body: ReadError returns nil
-//	cache between client and server                   keeps answers apart by Fencing-Read-Token and Fencing-Lock;
-//	                                                  no-store for a claim
+//	cache between client and server                   keeps answers to reads apart by the three headers; set
+//	                                                  no-store if a GET is counted as a write
 //	the handler leaves work running (atomic)          its context has ended; it may still write
 //	the handler panics (atomic)                       as without the middleware; the mark stays raised
 //	redirect to another host                          sent without the token and the name

@@ -134,12 +134,11 @@ func NewAtomicMiddleware(
 			if err := readBody(w, r, limit); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithCancel(r.Context())
+			work, cancel := context.WithCancel(r.Context()) // not for the guard: its hooks get a context that goes on
 			defer cancel()
-			r = r.WithContext(ctx)
-			return guard.DoContext(ctx, name, t, func() error {
+			return guard.DoContext(r.Context(), name, t, func() error {
 				defer cancel() // before a newer token is accepted: work that the handler left running gets the signal to stop
-				next.ServeHTTP(w, r)
+				next.ServeHTTP(w, r.WithContext(work))
 				return nil
 			})
 		})
@@ -179,9 +178,12 @@ func newMiddleware(
 	pass := func(next http.Handler, w http.ResponseWriter, r *http.Request) error {
 		t, err := carried(r.Header)
 		writes := opts.Writes(r)
-		if !writes { // a cache must not answer a reader with the response to another one: the request may be a claim
-			w.Header().Add("Vary", ReadHeader)
-			w.Header().Add("Vary", LockHeader)
+		if !writes {
+			// A cache must not answer with the response to another holder: a reader's request may be a claim, and a
+			// writer that has claimed must not read what its predecessor has read.
+			for _, header := range headers {
+				w.Header().Add("Vary", header)
+			}
 		}
 		switch {
 		case err != nil:

@@ -30,10 +30,10 @@ func TestMiddleware_methods(t *testing.T) {
 
 // A cache must not answer a reader with the response to another reader, nor to a reader of another lock: the request
 // may be a claim.
-func TestMiddleware_variesByTheReader(t *testing.T) {
+func TestMiddleware_variesByTheHolder(t *testing.T) {
 	server := serve(t, early(t, new(fence.Guard), httpfence.Options{})(nil))
 	resp, _ := send(t, http.MethodGet, server.URL, "")
-	require.Equal(t, []string{httpfence.ReadHeader, httpfence.LockHeader}, resp.Header.Values("Vary"), "whether it has a token or not")
+	require.Equal(t, []string{httpfence.Header, httpfence.ReadHeader, httpfence.LockHeader}, resp.Header.Values("Vary"), "whether it has a token or not")
 	resp, _ = send(t, http.MethodPost, server.URL, "", "54")
 	require.Empty(t, resp.Header.Values("Vary"))
 }

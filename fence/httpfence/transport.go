@@ -63,6 +63,9 @@ func NewTransport(base http.RoundTripper, hosts ...string) (*Transport, error) {
 // RoundTrip returns a response of any status unchanged, as [http.RoundTripper] requires; use [ReadError] to detect a
 // refusal. It is safe for concurrent use.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t == nil || t.base == nil {
+		return nil, unsent(r, errors.New("Transport is nil or zero, want one created by NewTransport"))
+	}
 	sent, listed := r, t.listed(r.URL)
 	var own wire.Fields
 	if listed {

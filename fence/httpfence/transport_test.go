@@ -253,3 +253,10 @@ func TestNewTransport_namesTheHost(t *testing.T) {
 		require.ErrorContains(t, err, "want host or host:port")
 	}
 }
+
+func TestTransport_zero(t *testing.T) {
+	for _, zero := range []*httpfence.Transport{nil, {}} {
+		_, err := zero.RoundTrip(post(t.Context(), t, "http://127.0.0.1:1")) //nolint:bodyclose // there is no response
+		require.EqualError(t, err, "httpfence: Transport is nil or zero, want one created by NewTransport")
+	}
+}

@@ -77,10 +77,11 @@ func (r *Resources) mark(ctx context.Context, a fence.Access) {
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(tokenOf(a.Token))
+	grant := attribute.String("leasefence.grant", "") // replaces that of an earlier token
 	if a.Lock != "" {
-		span.SetAttributes(grantOf(Link(a.Lock, a.Token)))
+		grant = grantOf(Link(a.Lock, a.Token))
 	}
+	span.SetAttributes(tokenOf(a.Token), grant)
 }
 
 func (r *Resources) refused(ctx context.Context, a fence.Access, err error) {
@@ -98,7 +99,9 @@ func (r *Resources) refused(ctx context.Context, a fence.Access, err error) {
 	tokens := []fence.Token{a.Token}
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok && stale.Highest != 0 {
 		of = append(of, attribute.String("leasefence.highest", stale.Highest.String()))
-		tokens = append(tokens, stale.Highest)
+		if stale.Resource == a.Resource { // at a node above, in a tree, it is of another lock
+			tokens = append(tokens, stale.Highest)
+		}
 	}
 	span.AddEvent("leasefence.refused", trace.WithAttributes(of...))
 	for _, token := range tokens {

@@ -363,3 +363,19 @@ func TestLink(t *testing.T) {
 		require.NotEqual(t, l.SpanContext, leaseotel.Link(other.lock, other.token).SpanContext)
 	}
 }
+
+// Under one span come a token with a name, one without, and a refusal at a node above, whose token is of another lock.
+func TestResources_attributesAndLinksAreOfOneGrant(t *testing.T) {
+	p := newProcess()
+	r, err := leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: p.meters})
+	require.NoError(t, err)
+	p.request(t.Context(), func(ctx context.Context) {
+		r.Hooks().Tell(ctx, fence.Access{Resource: "a/b", Token: 41, Lock: "a/~b"}, nil)
+		r.Hooks().Tell(ctx, fence.Access{Resource: "a/b", Token: 41, Lock: "a/~b"}, &fence.StaleError{Resource: "a", Token: 41, Highest: 54})
+		r.Hooks().Tell(ctx, fence.Access{Resource: "rows", Token: 60}, nil)
+	})
+	span := p.exporter.GetSpans()[0]
+	require.Len(t, span.Links, 1, "the holder of the node above")
+	require.Equal(t, "60", value(span, "leasefence.token"))
+	require.Empty(t, value(span, "leasefence.grant"), "of 41 beside the token 60")
+}

@@ -60,7 +60,7 @@ func RefusalOf(err, missing error, names [3]string) Refusal {
 		return Refusal{Kind: Missing, Text: missing.Error() + ": want one value of " + names[0]}
 	case errors.Is(err, fence.ErrInvalidToken):
 		return Refusal{Kind: Invalid, Text: fence.ErrInvalidToken.Error() + ": want one value of " + names[0] + " or " + names[1] +
-			", plain decimal, and at most one of " + names[2] + ", percent-encoded"}
+			", plain decimal, of an era that the resource accepts, and at most one of " + names[2] + ", percent-encoded"}
 	}
 	return Refusal{}
 }
