@@ -193,7 +193,7 @@ var fenceMutants = []mutant{
 		file: "fence/httpfence/middleware.go",
 		old:  `w.Header().Add("Vary", LockHeader)`,
 		new:  `_ = w.Header()`,
-		by:   killer{inHttpfence, "TestMiddleware_variesByTheReader", `"whether it has a token or not")`},
+		by:   killer{inHttpfence, "TestMiddleware_variesByTheHolder", `"whether it has a token or not")`},
 	},
 	{
 		name: "grpcfence: the name of the lock is not sent",

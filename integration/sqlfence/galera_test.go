@@ -96,7 +96,7 @@ func TestMarks_galera_claimAboveAPathOnAnotherNode(t *testing.T) {
 func (r *rig) makeSlow(t *testing.T) {
 	t.Helper()
 	r.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
-	r.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_3000")
+	r.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_1500")
 }
 
 // mustBeSlow commits an update that the other node takes a while to apply, and returns when the other node has begun.

@@ -115,6 +115,9 @@ func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
 		everyStep(func(how form, when step) {
 			for _, comes := range []arrival{byClaim, byDo, byCheck} {
 				for _, first := range []bool{true, false} {
+					if first && r.snapshots() && how.checks() {
+						continue // there Check needs a claim, which makes the mark
+					}
 					name := fmt.Sprintf("%s, first mark %t, newer by %s %s", how, first, comes, when)
 					t.Run(name, func(t *testing.T) { r.newerComes(t, how, comes, first, when) })
 				}
@@ -126,7 +129,7 @@ func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
 func (r *rig) newerComes(t *testing.T, how form, comes arrival, first bool, when step) {
 	t.Helper()
 	r.reset(t)
-	if !first || r.snapshots() && how.checks() {
+	if !first {
 		require.NoError(t, r.claim(as(t, older), resource))
 	}
 	arrive := func() error { return r.arrive(as(t, newer), comes) }

@@ -48,9 +48,12 @@ var (
 	mariaDB        = place{kind: storetest.MariaDB, level: sql.LevelRepeatableRead}
 	sqlite         = place{kind: storetest.SQLite, journal: "wal"}
 	pgxPlace       = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeCacheStatement}
+	pgxSnapshot    = place{kind: storetest.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec}
 	pgxSimple      = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol}
 )
 
+// places are each store at each level. pgxfence runs the statements of sqlfence, so of its places there is one with a snapshot and
+// one without; TestMarks_random has them all.
 var places = []place{
 	readCommitted,
 	repeatableRead,
@@ -62,13 +65,11 @@ var places = []place{
 	sqlite,
 	{kind: storetest.SQLite, journal: "delete"},
 	pgxPlace,
-	pgxSimple,
-	{kind: storetest.PostgreSQL, level: sql.LevelRepeatableRead, pgx: true, mode: pgx.QueryExecModeExec},
-	{kind: storetest.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec},
+	pgxSnapshot,
 }
 
 // pgxPlaces are those of pgxfence.
-var pgxPlaces = places[len(places)-4:]
+var pgxPlaces = []place{pgxPlace, pgxSnapshot, pgxSimple}
 
 // each is one place of each store, for tests in which the level and the library make no difference.
 var each = []place{readCommitted, mariaDB, sqlite}
