@@ -76,7 +76,7 @@ func campaign(ctx context.Context, s *lease.Session, name string, opts Options, 
 	}
 	l.ctx, l.end = context.WithCancelCause(context.WithValue(lock.Context(), leadershipKey{}, l))
 	if !byRun {
-		opts.Health.add(l.ctx, l) //nolint:contextcheck // it looks after the leadership, not the campaign
+		opts.Health.add(l.ctx, l) // it looks after the leadership, not the campaign
 	}
 	l.log.Info("leads")
 	if !opts.KeepLead && opts.Priority < maxPriority {

@@ -68,7 +68,7 @@ func Observe(ctx context.Context, client *clientv3.Client, name string) iter.Seq
 
 // observe calls show for each change until show returns false; then the error is nil.
 func observe(ctx context.Context, client *clientv3.Client, prefix string, show func(Leader) bool) error {
-	h, isNew := join(client, prefix) //nolint:contextcheck // other observers share what it starts
+	h, isNew := join(client, prefix) // other observers share what it starts
 	defer leave(h)
 	var (
 		n int // the number of the next sighting. All sightings of a new hub are younger than the call

@@ -243,7 +243,7 @@ func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, err
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case c.life.Err() != nil:
-		return nil, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
+		return nil, context.Cause(c.life)
 	}
 	token, err := fence.NewToken(c.g.s.opts.Era, c.entry.Rev)
 	if err != nil {

@@ -57,7 +57,7 @@ func (s *Session) do(ctx context.Context, name string, take func() (*Lock, error
 func (l *Lock) finish(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound(l.g.ttl))
 	defer cancel()
-	ended := context.Cause(l.life) //nolint:contextcheck // asks, passes nothing on
+	ended := context.Cause(l.life)
 	err := l.Unlock(ctx)
 	if errors.Is(ended, ErrMaxHold) || errors.Is(ended, ErrAskedToRelease) {
 		err = errors.Join(fmt.Errorf("lease: lock %s: %w", l.label(), ended), err)

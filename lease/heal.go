@@ -104,7 +104,7 @@ type inVain struct {
 // pause waits before a lease is requested to replace g, from the second lease in vain on. Without that, a server that
 // knows none of its leases would get a thousand requests a second.
 func (v *inVain) pause(ctx context.Context, g *grant) error {
-	if lost := lostBy(g.handles); g.served.Load() || lost == nil || lost.Reason != ReasonLeaseGone { //nolint:contextcheck // asks, passes nothing on
+	if lost := lostBy(g.handles); g.served.Load() || lost == nil || lost.Reason != ReasonLeaseGone {
 		*v = inVain{}
 		return nil
 	}

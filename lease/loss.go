@@ -65,7 +65,7 @@ func (g *grant) checkLosses(ctx context.Context) {
 // leaseGone asks whether the lease is gone; if so, every handle on it is lost. It returns that loss, or nil.
 func (g *grant) leaseGone(ctx context.Context) *LostError {
 	if !g.checkDeadline() { // the timer may be late: the lease has most likely expired, and its keys with it
-		return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
+		return lostBy(g.handles)
 	}
 	// Briefly: the handles have to end now, even if the reason stays unknown. So every endpoint is asked at once.
 	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
@@ -74,7 +74,7 @@ func (g *grant) leaseGone(ctx context.Context) *LostError {
 	if err == nil && resp.GrantedTTL == 0 { // TTL is rounded down to seconds: at 0 the lease may be alive
 		g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: g.id})
 	}
-	return lostBy(g.handles) //nolint:contextcheck // asks, passes nothing on
+	return lostBy(g.handles)
 }
 
 func (g *grant) timeToLive(a *etcd.Attempt, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {

@@ -50,7 +50,7 @@ func Watch(ctx context.Context, client *clientv3.Client, name string) iter.Seq2[
 // onlook calls show with each queue until show returns false; the error is nil then.
 func onlook(ctx context.Context, client *clientv3.Client, name string, show func(Queue) bool) error {
 	o := &onlooker{name: name, look: etcd.Look{Prefix: name + "/"}, unseen: make(chan Queue, mostUnseen)}
-	o.out = etcd.Of(client).LookOut(&o.look) //nolint:contextcheck // it starts what others share
+	o.out = etcd.Of(client).LookOut(&o.look) // it starts what others share
 	life, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -194,7 +194,7 @@ func (e *env) queueBehind(ctx context.Context, t *testing.T, other *env, n int) 
 	got := make(chan acquired, n)
 	for i := range n {
 		name := fmt.Sprintf("a/%d", i)
-		other.lock(t, name) //nolint:contextcheck // ctx is for those who wait
+		other.lock(t, name) // ctx is for those who wait
 		go func() {
 			l, err := e.s.Lock(ctx, name)
 			got <- acquired{l, err, e.now()}

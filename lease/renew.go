@@ -128,7 +128,7 @@ func (r *renewals) send(ctx context.Context) {
 	r.running.Go(func() {
 		g.note(g.s.conn.Unreachable(ctx))
 		g.s.conn.Reconnect()
-		answer, err := l.Renew(g.s.clock) //nolint:contextcheck // its stream has a life of its own, which ends with ctx
+		answer, err := l.Renew(g.s.clock) // its stream has a life of its own, which ends with ctx
 		select {
 		case r.answers <- renewal{answer, l, err}:
 		case <-ctx.Done():

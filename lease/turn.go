@@ -97,7 +97,7 @@ func (c *contender) awaitTurn(ctx context.Context) ([]queue.Ahead, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.life.Done():
-		return nil, context.Cause(c.life) //nolint:contextcheck // asks, passes nothing on
+		return nil, context.Cause(c.life)
 	}
 }
 

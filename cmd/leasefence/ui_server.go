@@ -133,7 +133,7 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	if name := asked.Get("name"); name != "" {
 		var leave func()
 		var err error
-		if t, leave, err = s.hub.look(name); err != nil { //nolint:contextcheck // a topic outlives its viewers
+		if t, leave, err = s.hub.look(name); err != nil { // a topic outlives its viewers
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}

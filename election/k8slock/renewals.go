@@ -25,9 +25,9 @@ type renewals struct {
 // send sends one renewal and waits for its answer until ctx ends. The stream goes on waiting after that: if a slow
 // server answers within patience, the stream is kept for the next renewal, and otherwise it is closed.
 func (r *renewals) send(ctx context.Context, patience time.Duration) error {
-	k := r.take(patience) //nolint:contextcheck // the stream outlives the call
+	k := r.take(patience) // the stream outlives the call
 	answered := make(chan error, 1)
-	go func() { //nolint:contextcheck // as above
+	go func() {
 		late := time.AfterFunc(patience, k.Close)
 		_, err := k.Renew(clock.System)
 		if late.Stop() && err == nil {

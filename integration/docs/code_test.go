@@ -71,7 +71,7 @@ func useTryLock(ctx context.Context, session *lease.Session) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(doTheWork(lock.Context()), lock.Unlock(ctx)) //nolint:contextcheck // The lock's context is meant.
+	return errors.Join(doTheWork(lock.Context()), lock.Unlock(ctx)) // The lock's context is meant.
 }
 
 func useRun(ctx context.Context, session *lease.Session, serve func(context.Context, fence.Token) error) error {
@@ -112,7 +112,7 @@ func mutexOfEtcd(ctx context.Context, client *clientv3.Client) error {
 	if err := mutex.Lock(ctx); err != nil {
 		return err
 	}
-	defer mutex.Unlock(context.Background()) //nolint:errcheck,contextcheck // The usual code.
+	defer mutex.Unlock(context.Background()) //nolint:errcheck // The usual code.
 	return doTheWork(ctx)                    // nothing tells it that the lock is lost
 }
 

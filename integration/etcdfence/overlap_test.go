@@ -200,7 +200,7 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	h.mu.Lock()
 	s, turn := h.sessions[token], h.turns[resource]
 	if s == nil {
-		s = rig.NewSession(t, h.client, lease.Options{}) //nolint:contextcheck // It outlives the call.
+		s = rig.NewSession(t, h.client, lease.Options{}) // It outlives the call.
 		h.sessions[token] = s
 	}
 	if turn == nil {

@@ -201,7 +201,7 @@ func (i *Interceptor) late(
 		if j.wait(ctx) != nil {
 			return
 		}
-		defer context.AfterFunc(i.life, cancel)() //nolint:contextcheck // the end of the interceptor's life, not of the caller
+		defer context.AfterFunc(i.life, cancel)() // the end of the interceptor's life, not of the caller
 		if invoke(ctx, method, req, reply, cc, grpc.WaitForReady(true)) == nil {
 			i.answer(method, req, reply)
 		}

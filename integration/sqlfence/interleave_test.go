@@ -364,7 +364,7 @@ func (r *rig) giveUp(t *testing.T, ctx context.Context, claim func(context.Conte
 	defer cancel()
 	claimed := make(chan error, 1)
 	go func() { claimed <- claim(ctx, resource) }()
-	r.awaitWaiter(t) //nolint:contextcheck // its query must work while the claim waits
+	r.awaitWaiter(t) // its query must work while the claim waits
 	cancel()
 	require.ErrorIs(t, <-claimed, context.Canceled)
 }

@@ -80,13 +80,13 @@ func (a *Attempt) Get(key string, opts ...clientv3.OpOption) (*clientv3.GetRespo
 // Txn sends a transaction; see [Send].
 func (a *Attempt) Txn(cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
 	return Send(a, func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return commit(&once{ctx}, a.conn.Client, cmps, then, or) //nolint:contextcheck // once is ctx
+		return commit(&once{ctx}, a.conn.Client, cmps, then, or)
 	})
 }
 
 // Commit sends a transaction once through any KV. An error that matches [context.Canceled] means that ctx has ended.
 func Commit(ctx context.Context, kv clientv3.KV, cmps []clientv3.Cmp, then, or []clientv3.Op) (*clientv3.TxnResponse, error) {
-	resp, err := commit(&once{ctx}, kv, cmps, then, or) //nolint:contextcheck // once is ctx
+	resp, err := commit(&once{ctx}, kv, cmps, then, or)
 	if errors.Is(err, errOnce) {
 		err = errors.New("etcd: a server or a proxy has cancelled the request, which may have been carried out")
 	}

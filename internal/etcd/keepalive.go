@@ -228,7 +228,7 @@ func (o *unstreamed) Recv() (*pb.LeaseKeepAliveResponse, error) {
 
 // RenewOnce renews a lease, in one attempt, over a stream of its own.
 func RenewOnce(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	resp, err := client.KeepAliveOnce(once{ctx}, id) //nolint:contextcheck // once is ctx
+	resp, err := client.KeepAliveOnce(once{ctx}, id)
 	return resp, explainRenewal(err)
 }
 

@@ -118,7 +118,7 @@ func (a *Attempt) transact(r *pb.TxnRequest) (*pb.TxnResponse, error) {
 		return a.conn.txn(&a.single, r)
 	}
 	return Send(a, func(ctx context.Context) (*pb.TxnResponse, error) {
-		return a.conn.txn(&once{ctx}, r) //nolint:contextcheck // once is ctx
+		return a.conn.txn(&once{ctx}, r)
 	})
 }
 

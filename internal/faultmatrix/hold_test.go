@@ -138,7 +138,7 @@ func take[T ~int64, H interface {
 		}
 		for _, at := range spots(l) {
 			got := &hold{handle: l, spot: at, token: fence.Token(l.Token()), release: l.Unlock}
-			r = a.held(got, asked) //nolint:contextcheck // the hold outlives the call
+			r = a.held(got, asked) // the hold outlives the call
 		}
 		if r == nil {
 			a.w.fail("%s returned %T, which has no name", what, l)

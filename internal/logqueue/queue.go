@@ -107,7 +107,7 @@ func (h handler) Enabled(context.Context, slog.Level) bool { return true }
 // Handle implements [slog.Handler].
 func (h handler) Handle(_ context.Context, r slog.Record) error {
 	r = r.Clone()
-	h.q.Add(func() { //nolint:contextcheck // the caller's context may have ended before the record is written
+	h.q.Add(func() { // the caller's context may have ended before the record is written
 		if to, ctx := h.next(), context.Background(); to.Enabled(ctx, r.Level) {
 			_ = to.Handle(ctx, r) // nobody could handle the error
 		}

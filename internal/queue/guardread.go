@@ -23,7 +23,7 @@ func (w *Guards) read(e *Guarded) {
 	e.refused = false
 	w.unread[e] = struct{}{}
 	if !w.reading && w.Queue.Life.Err() == nil {
-		w.reading = w.Spawn(func(context.Context) { w.reads(w.Queue.Life) }) //nolint:contextcheck // the lease's life ends before the session's
+		w.reading = w.Spawn(func(context.Context) { w.reads(w.Queue.Life) }) // the lease's life ends before the session's
 	}
 }
 
@@ -49,7 +49,7 @@ func (w *Guards) reads(ctx context.Context) {
 			for _, e := range refused {
 				e.refused = true
 			}
-			w.look() //nolint:contextcheck // for the life of the lease, see read
+			w.look() // for the life of the lease, see read
 			w.mu.Unlock()
 		}
 	}

@@ -28,7 +28,7 @@ func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption)
 	w := &watch{key: key, puts: true, ctx: life, cancel: sync.OnceFunc(cancel)}
 	w.detach = context.AfterFunc(ctx, w.cancel)
 	opts = append(opts, clientv3.WithCreatedNotify())
-	w.events = q.Conn.Client.Watch(life, key, opts...) //nolint:contextcheck // it may outlive the call
+	w.events = q.Conn.Client.Watch(life, key, opts...) // it may outlive the call
 	w.first = <-w.events
 	w.since = w.first.Header.GetRevision()
 	opened()
@@ -38,7 +38,7 @@ func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption)
 // use calls f with the watch and returns ctx's cause or f's error. That the watch broke (a compaction, a leader
 // change, a broken or suspect stream) is no error: the caller reads again, and the read finds any final error.
 func (w *watch) use(ctx context.Context, f func(context.Context, *watch) error) error {
-	err := f(w.ctx, w) //nolint:contextcheck // it ends with ctx: see detach
+	err := f(w.ctx, w)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -50,7 +50,7 @@ func (w worker) work(ctx context.Context) (err error) {
 		return err
 	}
 	slog.Info("has the lock", "token", lock.Token())
-	if err := w.write(lock.Context(), lock); err != nil { //nolint:contextcheck // a child of ctx
+	if err := w.write(lock.Context(), lock); err != nil {
 		return err
 	}
 	err = lock.Unlock(ctx)

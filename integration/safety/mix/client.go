@@ -63,7 +63,7 @@ type client struct {
 }
 
 func (r *run) newClient(ctx context.Context, user string, adopts bool) (*client, error) {
-	l, err := newLink(r.cluster.Endpoints()) //nolint:contextcheck // it outlives the call
+	l, err := newLink(r.cluster.Endpoints()) // it outlives the call
 	if err != nil {
 		return nil, err
 	}

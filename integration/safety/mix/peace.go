@@ -47,13 +47,13 @@ func (r *round) loseLeases(ctx context.Context) {
 	c := r.clients[len(r.clients)-1]
 	s := r.lastStrike(ctx, lateAnswers)
 	s.begin(c.name)
-	s.heal(lateThenNone(s, c)) //nolint:contextcheck // the strike has it
+	s.heal(lateThenNone(s, c))
 }
 
 // writeStale sends a stale write, so that every round shows what a resource does with one.
 func (r *round) writeStale(ctx context.Context, i int) {
 	c := r.client(i)
-	r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), func(op int64, h *held) { //nolint:contextcheck // a request has a timeout
+	r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), func(op int64, h *held) { // a request has a timeout
 		actor := c.name + "/stale"
 		_, _, _ = r.out.send(actor, h.resource, op, h.token, history.Claim, "")
 		_, _, _ = r.out.send(actor, h.resource, op, h.token-1, history.Write, strconv.FormatInt(op, 10)+".before")
@@ -189,7 +189,7 @@ func (r *round) loseKeys(ctx context.Context) {
 		taking, kind := takings[i%len(takings)], kinds[i%len(kinds)]
 		wg.Go(func() {
 			s := r.lastStrike(ctx, taking.name)
-			l := s.newLoner(r.client(i), "", kind) //nolint:contextcheck // the strike has it
+			l := s.newLoner(r.client(i), "", kind)
 			if l == nil {
 				return
 			}

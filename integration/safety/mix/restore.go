@@ -169,7 +169,7 @@ func (r *restoration) pass(ctx context.Context) error {
 	for _, h := range r.ended {
 		if marks[h.resource] > h.token {
 			_, verb := verbs(h)
-			_, _, _ = r.out.send("asleep", h.resource, 0, h.token, verb, "") //nolint:contextcheck // its requests have a timeout; judge finds writes that were accepted
+			_, _, _ = r.out.send("asleep", h.resource, 0, h.token, verb, "") // its requests have a timeout; judge finds writes that were accepted
 		}
 	}
 	return nil
@@ -222,7 +222,7 @@ func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
 			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
 			continue
 		}
-		cause := context.Cause(h.ctx) //nolint:contextcheck // the handle's
+		cause := context.Cause(h.ctx) // the handle's
 		if !errors.Is(cause, lease.ErrLost) {
 			continue // it was released
 		}

@@ -121,7 +121,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 		r.clients = append(r.clients, c)
 	}
 	for range r.opts.holders() {
-		l, err := newLink(endpoints) //nolint:contextcheck // the proxies last for the whole run
+		l, err := newLink(endpoints) // the proxies last for the whole run
 		if err != nil {
 			return err
 		}

@@ -77,12 +77,12 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 	verb, next := verbs(h)
 	value := strconv.FormatInt(op, 10)
 	for n := 0; (n < 3 || w.stays) && ctx.Err() == nil && h.err() == nil; n++ {
-		_, outcome, err := w.party.out.send(w.worker.name, h.resource, op, h.token, verb, value) //nolint:contextcheck // requests under way do not end with the turn
+		_, outcome, err := w.party.out.send(w.worker.name, h.resource, op, h.token, verb, value) // requests under way do not end with the turn
 		switch outcome {
 		case history.Refused:
 			f := w.refused(ctx, h, err)
 			if f == explained { // it writes all the same, and must be refused
-				_, _, _ = w.party.out.send(w.worker.name, h.resource, op, h.token, next, value) //nolint:contextcheck // as above
+				_, _, _ = w.party.out.send(w.worker.name, h.resource, op, h.token, next, value)
 			}
 			return f
 		case history.OK:
@@ -94,7 +94,7 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 		if w.stays {
 			rest = w.some(20, 60)
 		}
-		sleep(h.ctx, rest) //nolint:contextcheck // as above
+		sleep(h.ctx, rest)
 	}
 	if h.err() != nil {
 		return lost

@@ -185,7 +185,7 @@ func (w *worker) under(ctx context.Context, k locker, work func(op int64, h *hel
 		return err
 	}
 	w.hold(op, k.enter.Name, h, work)
-	w.release(op, h) //nolint:contextcheck // a lock that was granted is released even if ctx has ended
+	w.release(op, h) // a lock that was granted is released even if ctx has ended
 	return nil
 }
 

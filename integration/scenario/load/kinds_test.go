@@ -106,7 +106,7 @@ func BenchmarkReaders(b *testing.B) {
 	}
 	writer := rig.NewSession(b, srv.Client(b), lease.Options{})
 	write := func(ctx context.Context) (waits []time.Duration) {
-		for turn := b.Context(); ; turn = ctx { //nolint:contextcheck // one turn at least, and its unlock
+		for turn := b.Context(); ; turn = ctx { // one turn at least, and its unlock
 			began := time.Now()
 			l, err := writer.Lock(turn, "mixed")
 			if err != nil {
