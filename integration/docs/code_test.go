@@ -71,7 +71,7 @@ func useTryLock(ctx context.Context, session *lease.Session) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(doTheWork(lock.Context()), lock.Unlock(ctx)) // The lock's context is meant.
+	return errors.Join(doTheWork(lock.Context()), lock.Unlock(ctx))
 }
 
 func useRun(ctx context.Context, session *lease.Session, serve func(context.Context, fence.Token) error) error {
