@@ -77,8 +77,8 @@
 //
 // # A lost answer
 //
-// The client repeats a command MaxRetries times if it gets no answer. This package allows that for claims and checks
-// only. After ErrUnknown from Do, Set or Run, repeat the call only if its commands are idempotent: SET is, INCR is not.
+// The client repeats a command MaxRetries times if it gets no answer. This package prevents that. After ErrUnknown,
+// repeat a claim, a move or a check. Repeat Do, Set or Run only if its commands are idempotent: SET is, INCR is not.
 // Otherwise no read under the same token settles the outcome, because the script may still be under way and run after
 // the read. Release the lock, acquire it again and claim with the new token. The server then refuses the old script,
 // and a read shows the outcome.

@@ -92,26 +92,15 @@ func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
 	require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val())
 }
 
-// Claims and checks may be repeated, so the client may retry them.
-func TestClaim_isRepeatedByTheClient(t *testing.T) {
+// A claim too: the server may refuse the repetition, for example as a replica, though the claim was done.
+func TestMarks_sentOnceThoughTheAnswerIsLost(t *testing.T) {
 	c, lose := lossyClient(t)
-	f := newFence(t, c)
-	lose.Store(1)
-	require.NoError(t, f.Claim(as(t, 54), "orders"))
-	lose.Store(1)
-	require.NoError(t, f.Check(as(t, 54), "orders"))
-	lose.Store(1)
-	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
-	lose.Store(1)
-	require.NoError(t, f.CheckRead(reading(as(t, 70)), "orders"))
-	lose.Store(1)
-	require.NoError(t, f.Move(of(t, "accounts", 75), "orders"))
-	lose.Store(1)
-	require.NoError(t, f.Move(of(t, "ledger", 75), "orders"))
-	lose.Store(100)
-	require.ErrorIs(t, f.Claim(of(t, "ledger", 80), "orders"), redisfence.ErrUnknown)
-	lose.Store(0)
-	require.Equal(t, "80 0 ledger", get(t, c, f.MarkKey("orders")))
+	for name, verb := range calls(newFence(t, c)) {
+		require.NoError(t, c.Ping(t.Context()).Err(), "the client is connected")
+		lose.Store(1)
+		require.ErrorIs(t, verb(as(t, 54), name), redisfence.ErrUnknown, name)
+		require.NoError(t, verb(as(t, 54), name), "the caller may repeat it")
+	}
 }
 
 func TestMarks_serverGone(t *testing.T) {

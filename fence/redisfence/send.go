@@ -17,7 +17,6 @@ type call struct {
 	args           []any
 	by             admission.Bid
 	writeMark      bool // write the mark even if it is unchanged
-	repeatable     bool // the client may send it again after a lost answer
 }
 
 func (m *Marks) run(ctx context.Context, c call) (any, error) {
@@ -41,7 +40,8 @@ func flag(set bool) string {
 	return "0"
 }
 
-// once is a command that the client must not send again after a lost answer.
+// once is a command that the client must not send again after a lost answer. Nor a claim: it may have been done although
+// the server refuses its repetition.
 type once struct{ *redis.Cmd }
 
 // NoRetry makes the client send the command at most once.
@@ -63,11 +63,7 @@ func newCmd(ctx context.Context, name, script string, keys []string, args []any)
 // text, since a newer token can arrive in between.
 func (m *Marks) eval(ctx context.Context, c call, keys []string, args []any) (any, error) {
 	send := func(cmd *redis.Cmd) (any, error) {
-		if c.repeatable {
-			_ = m.client.Process(ctx, cmd) // cmd has the error
-		} else {
-			_ = m.client.Process(ctx, once{cmd})
-		}
+		_ = m.client.Process(ctx, once{cmd}) // cmd has the error
 		return cmd.Result()
 	}
 	reply, err := send(newCmd(ctx, "evalsha", c.script.sha, keys, args))

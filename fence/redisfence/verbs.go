@@ -18,8 +18,7 @@ import (
 // value). The error matches [ErrUnknown] if no answer came: the mark may have been raised, and Claim may be called
 // again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
-	// The client may send it again, since a repeated claim changes nothing.
-	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true, repeatable: true})
+	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true})
 	return err
 }
 
@@ -31,14 +30,14 @@ func (m *Marks) Claim(ctx context.Context, resource string) error {
 // raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
 // carries no name of a lock, or several.
 func (m *Marks) Move(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, by: admission.Bid{Moves: true}, writeMark: true, repeatable: true})
+	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, by: admission.Bid{Moves: true}, writeMark: true})
 	return err
 }
 
 // Check reports whether the context's token would be accepted now. It raises no mark. The answer can be out of date
 // when Check returns: use it to give up early, and [Marks.Do] to write. The errors are those of [Marks.Claim].
 func (m *Marks) Check(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "check", resource: resource, script: checkScript, repeatable: true})
+	_, err := m.run(ctx, call{verb: "check", resource: resource, script: checkScript})
 	return err
 }
 
@@ -50,7 +49,7 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 	_, err := m.run(ctx, call{
-		verb: "claim to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, writeMark: true, repeatable: true,
+		verb: "claim to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, writeMark: true,
 	})
 	return err
 }
@@ -60,7 +59,7 @@ func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
 // readers, as [Marks.ClaimRead] does, so it also works for a reader that has not claimed. The errors are those of
 // [Marks.ClaimRead].
 func (m *Marks) CheckRead(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, repeatable: true})
+	_, err := m.run(ctx, call{verb: "check to read", resource: resource, script: readScript, by: admission.Bid{Read: true}})
 	return err
 }
 
