@@ -38,6 +38,15 @@ func (e *OpError) Error() string {
 	return fmt.Sprintf("op %d, %s %s: %s", e.Index, clip.Quote(e.Op.Name), clip.Quote(e.Op.Key), e.Message)
 }
 
+// bodyError is an error that the body of a [Script] returned. It is an error of the server to the caller, but not to the
+// client, which runs a script again after some of the server's errors.
+type bodyError string
+
+func (e bodyError) Error() string { return string(e) }
+
+// RedisError makes it a [redis.Error].
+func (bodyError) RedisError() {}
+
 // answer returns the result of a script's body, or the reason why the body did not run.
 func (m *Marks) answer(c call, by admission.Bid, reply any, err error) (any, error) {
 	if err != nil {
@@ -52,6 +61,8 @@ func (m *Marks) answer(c call, by admission.Bid, reply any, err error) (any, err
 		switch parts[0] {
 		case "ok":
 			return parts[1], nil
+		case "failed":
+			return m.answer(c, by, nil, bodyError(text))
 		case "stale", "read":
 			if highest, err := fence.Parse(text); err == nil {
 				return nil, &fence.StaleError{

@@ -2,12 +2,15 @@ package redisfence_test
 
 import (
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
@@ -209,6 +212,16 @@ func TestRun_bodyFails(t *testing.T) {
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
 		require.Equal(t, tt.mark, get(t, c, f.MarkKey("orders")))
 		require.Equal(t, tt.mark != "", get(t, c, "a") == "1")
+	}
+	for _, text := range []string{"NOSCRIPT such a plan", "READONLY mine", "TRYAGAIN later"} {
+		again := redisfence.NewScript("redis.call('INCR', KEYS[1]) return redis.error_reply('" + text + "')")
+		for n := range 2 { // the second time the server knows the script
+			_, err := f.Run(as(t, 54), text, again, []string{text})
+			require.EqualError(t, err, fmt.Sprintf("redisfence: run %q: %s", text, text))
+			_, ok := errors.AsType[redis.Error](err)
+			require.True(t, ok)
+			require.Equal(t, strconv.Itoa(n+1), get(t, c, text), "the body ran once")
+		}
 	}
 	_, err := f.Run(as(t, 53), "orders", redisfence.NewScript(strings.Repeat(" ", 10)), nil)
 	require.NoError(t, err, "the last body did not compile, so 54 raised no mark")

@@ -127,7 +127,7 @@ local keys, args = {}, {}
 for i = 2, #KEYS do keys[i - 1] = KEYS[i] end
 for i = 5, #ARGV do args[i - 4] = ARGV[i] end
 local answer = body(keys, args)
-if type(answer) == 'table' and answer.err then return answer end
+if type(answer) == 'table' and answer.err then return {'failed', answer.err} end
 return {'ok', answer}
 `
 

@@ -102,7 +102,8 @@ func (m *Marks) Do(ctx context.Context, resource string, ops ...Op) ([]any, erro
 // 0 to 1,000 keys and 0 to 1,000 arguments of the types of [Op]. It returns the body's result as the client decodes it:
 // Lua's nil and false become nil, and a number loses its fraction.
 //
-// If the body fails, its earlier writes remain. Run wraps the client's error.
+// If the body fails, its earlier writes remain. Run wraps the server's error, or the one that the body returned, as with
+// redis.error_reply; both match [redis.Error].
 func (m *Marks) Run(ctx context.Context, resource string, script *Script, keys []string, args ...any) (any, error) {
 	if script == nil || script.source == "" {
 		return nil, errors.New("redisfence: script is nil or zero, want one created by NewScript")
