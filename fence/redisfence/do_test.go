@@ -40,17 +40,18 @@ func TestDo_argumentsOfEveryKind(t *testing.T) {
 	f := newFence(t, c)
 	address, err := url.Parse("http://a/b")
 	require.NoError(t, err)
+	epoch := time.Unix(0, 0).UTC()
 	args := []any{
 		"s",
 		[]byte{0, 255},
 		1, int8(2), int16(3), int32(4), int64(5), uint(6), uint8(7), uint16(8), uint32(9), uint64(10),
-		float32(1.5), 2.5, true, false, time.Unix(0, 0).UTC(), time.Second, address,
+		float32(1.5), 2.5, true, false, epoch, &epoch, time.Second, address,
 	}
 	_, err = f.Do(as(t, 54), "orders", redisfence.Command("RPUSH", "list", args...))
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"s", "\x00\xff", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "1.5", "2.5", "1", "0", "1970-01-01T00:00:00Z",
-		"1000000000", "http://a/b",
+		"1970-01-01T00:00:00Z", "1000000000", "http://a/b",
 	}, c.LRange(t.Context(), "list", 0, -1).Val())
 }
 
@@ -104,6 +105,10 @@ func TestMarks_refusesBadCommandsBeforeItSends(t *testing.T) {
 			`redisfence: op 1, "SET": argument 1 is a []string` + kinds,
 		},
 		{do(redisfence.Command("SET", "a", unwilling{})), `redisfence: op 0, "SET": argument 0: it does not want to`},
+		{
+			do(redisfence.Command("SET", "a", (*time.Time)(nil))),
+			`redisfence: op 0, "SET": argument 0 is a nil *time.Time, want a value`,
+		},
 		{run(nil, nil), "redisfence: script is nil or zero, want one created by NewScript"},
 		{run(&redisfence.Script{}, nil), "redisfence: script is nil or zero, want one created by NewScript"},
 		{run(script, []string{"a", ""}), "redisfence: key 1 is empty, want a key"},

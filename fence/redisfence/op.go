@@ -3,6 +3,7 @@ package redisfence
 import (
 	"encoding"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/leasefence/leasefence/internal/clip"
@@ -19,8 +20,8 @@ type Op struct {
 	Name string
 	Key  string
 
-	// Args are at most 1,000 strings, byte slices, numbers, booleans (sent as 1 and 0), times (RFC 3339), durations
-	// (nanoseconds) or values with an encoding.BinaryMarshaler.
+	// Args are at most 1,000 strings, byte slices, numbers, booleans (sent as 1 and 0), times and pointers to times
+	// (RFC 3339), durations (nanoseconds) or values with an encoding.BinaryMarshaler.
 	Args []any
 }
 
@@ -64,6 +65,13 @@ func encodeArgs(args []any) ([]any, error) {
 			time.Time, time.Duration:
 			encoded[i] = v
 		case encoding.BinaryMarshaler:
+			if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer && p.IsNil() {
+				return nil, fmt.Errorf("argument %d is a nil %T, want a value", i, arg)
+			}
+			if t, ok := v.(*time.Time); ok {
+				encoded[i] = *t // not its binary form
+				continue
+			}
 			b, err := v.MarshalBinary()
 			if err != nil {
 				return nil, fmt.Errorf("argument %d: %w", i, err)
