@@ -32,8 +32,9 @@
 //     claims there. A primary that is cut off also accepts writes and drops them when it becomes a replica.
 //     On the server, min-replicas-to-write bounds how long a primary that is cut off accepts writes. Redis's WAIT does
 //     not help: it undoes nothing and does not determine which replica is promoted.
-//   - A restart loses data that was not on disk: set appendonly yes and appendfsync always. A restore from a backup
-//     brings back old marks and, if it undoes a Move, the former lock: claim or move again before anything is written.
+//   - A restart loses data that was not on disk: set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no.
+//     A restore from a backup brings back old marks and, if it undoes a Move, the former lock: claim or move again
+//     before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete
 //     a mark; FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
 //   - Writes that do not go through the fence are not refused. Reads are not fenced; a CheckRead after a read shows

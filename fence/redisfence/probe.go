@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,18 +70,17 @@ func probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	fsync := "unknown"
-	config, err := c.ConfigGet(ctx, "appendfsync").Result()
+	config, err := c.ConfigGet(ctx, "*appendfsync*").Result()
 	if _, refused := errors.AsType[redis.Error](err); err != nil && !refused {
 		return nil, err
 	}
-	if v, ok := config["appendfsync"]; ok && err == nil {
-		fsync = v
-	}
-	return judge(c.Options().Addr, parseInfo(text), fsync), nil
+	info := parseInfo(text)
+	maps.Copy(info, config)
+	return judge(c.Options().Addr, info), nil
 }
 
-func judge(server string, info map[string]string, fsync string) []Finding {
+// judge gets the fields of INFO and the settings of CONFIG GET.
+func judge(server string, info map[string]string) []Finding {
 	var found []Finding
 	add := func(setting, effect string) {
 		value := cmp.Or(info[setting], "unknown")
@@ -94,9 +94,10 @@ func judge(server string, info map[string]string, fsync string) []Finding {
 	}
 	if info["aof_enabled"] != "1" {
 		add("aof_enabled", "a restart restores the marks of the last snapshot or loses them: set appendonly yes")
-	} else if fsync != "always" {
-		info["appendfsync"] = fsync
+	} else if info["appendfsync"] != "always" {
 		add("appendfsync", "a crash of the machine loses the last marks and writes: set always")
+	} else if info["no-appendfsync-on-rewrite"] == "yes" {
+		add("no-appendfsync-on-rewrite", "while the server saves, a crash of the machine loses marks and writes: set no")
 	}
 	replicas, err := strconv.Atoi(info["connected_slaves"])
 	if err != nil || replicas > 0 {

@@ -42,6 +42,14 @@ func TestProbe_findings(t *testing.T) {
 	}
 }
 
+func TestProbe_noSyncWhileTheServerSaves(t *testing.T) {
+	s := newServer(t, "--maxmemory-policy", "noeviction", "--appendonly", "yes", "--appendfsync", "always",
+		"--no-appendfsync-on-rewrite", "yes")
+	found, err := newFence(t, s.client(t)).Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"no-appendfsync-on-rewrite"}, settings(found))
+}
+
 func TestProbe_replication(t *testing.T) {
 	p := newPair(t)
 	found, err := newFence(t, p.primary).Probe(t.Context())
