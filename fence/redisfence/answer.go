@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	// ErrUnknown reports that no answer came: the script ran as a whole, did not run, or may still run. To settle the
-	// outcome, claim with a newer token and then read; see the package.
+	// ErrUnknown reports that no answer came: the script ran, did not run, or may still run. To settle the outcome, claim
+	// with a newer token and then read; see the package.
 	ErrUnknown = errors.New("redisfence: outcome unknown")
 
 	// ErrMalformedMark reports that the mark's key has a value that this package does not write. Nothing is accepted

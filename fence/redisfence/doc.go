@@ -43,6 +43,8 @@
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has
 //     lost its lock is accepted.
 //   - A proxy that distributes keys over servers, as redis.Ring does in the client, separates marks from the data.
+//   - A proxy may answer with an error of its own although the server ran the script. That looks like the server's
+//     error, and does not match ErrUnknown.
 //
 // If a stale write must never be accepted, keep the mark in a store with consensus: see fence/etcdfence and
 // fence/sqlfence.
@@ -52,7 +54,8 @@
 // The mark of the resource orders is at fence:{orders}. In a cluster a script can use keys of one hash slot only. The
 // braces put the mark into the slot of the key "orders" and of every key that contains {orders}, such as {orders}:7. If
 // the resource is one key, use the key's name as the resource. The server refuses a key in another slot, and the error
-// says so. Without a cluster every key is allowed.
+// says so. While the slot is moved to another server, a call whose keys do not all exist on one of the two gets
+// TRYAGAIN. Without a cluster every key is allowed.
 //
 // The value is the write mark, or 0 if no writer has come, a space, and the mark of readers, or 0 if that is not higher.
 // If the resource follows a lock, a space and the lock's name come last: "54 0 prod/accounts".
@@ -67,7 +70,8 @@
 //	body of Run fails                              the server's error                 changed up to the failure
 //	server refuses (READONLY, OOM, NOREPLICAS)     the server's error, or *OpError    unchanged
 //	key in another slot                            an error with the slot's keys      unchanged, if keys are declared
-//	answer lost, connection lost, ctx ended        ErrUnknown                         changed as a whole, or unchanged
+//	slot is being moved, only some keys are there  the server's TRYAGAIN              unchanged
+//	answer lost, connection lost, ctx ended        ErrUnknown                         as with the answer, or unchanged
 //	token of another lock than the mark's          *fence.OtherLockError              unchanged
 //	token without a name, the mark has one         the same without AllowUnnamed      unchanged
 //	no token in the context                        fence.ErrInvalidToken              unchanged, nothing sent
@@ -84,8 +88,8 @@
 // the read. Release the lock, acquire it again and claim with the new token. The server then refuses the old script,
 // and a read shows the outcome.
 //
-// The client's options bound the time of a call. A context interrupts a call only with ContextTimeoutEnabled, and only
-// by its deadline.
+// The client's options bound the time of a call. The end of a context ends the client's wait for a connection and
+// between two attempts. A request is interrupted only with ContextTimeoutEnabled, and only by the context's deadline.
 //
 // # Cost
 //

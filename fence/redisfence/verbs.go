@@ -78,8 +78,9 @@ func (m *Marks) Set(ctx context.Context, resource, key string, value any) error 
 //
 // On a refusal nothing is written and the mark is unchanged; see [Marks.Claim]. If a command fails, the error is an
 // [*OpError]: as in MULTI, the commands before it have run; those after it have not. If no answer came, the error
-// matches [ErrUnknown]: all commands have run or none. The client does not send them again. Repeat Do only if the
-// commands are idempotent. A read under the same token does not settle the outcome; see the package.
+// matches [ErrUnknown]: all commands up to the first that fails have run, or none. The client does not send them
+// again. Repeat Do only if the commands are idempotent. A read under the same token does not settle the outcome; see
+// the package.
 func (m *Marks) Do(ctx context.Context, resource string, ops ...Op) ([]any, error) {
 	keys, args, err := encodeOps(ops)
 	if err != nil {
