@@ -67,7 +67,7 @@
 //	write delayed on its way until then            *fence.StaleError                  unchanged
 //	server does not know the script                no error: the script is sent       as without the fence
 //	command of Do fails                            *OpError                           changed by the commands before it
-//	body of Run fails                              the server's error                 changed up to the failure
+//	body of Run fails                              the server's error, or the body's  changed up to the failure
 //	server refuses (READONLY, OOM, NOREPLICAS)     the server's error, or *OpError    unchanged
 //	key in another slot                            an error with the slot's keys      unchanged, if keys are declared
 //	slot is being moved, only some keys are there  the server's TRYAGAIN              unchanged
