@@ -235,3 +235,48 @@ func TestBucket_lostAnswer(t *testing.T) {
 		}
 	}
 }
+
+// A write is lost on its way to the endpoint, and one other write follows. That write's previous id shows that the lost
+// one was not done.
+func TestBucket_lostRequest(t *testing.T) {
+	for _, comer := range []struct {
+		verb, lock string
+		token      fence.Token
+		want       error
+	}{
+		{"Put", "accounts", 54, nil},
+		{"Put", "accounts", 50, nil},
+		{"ClaimRead", "accounts", 60, fence.ErrStale},
+		{"Move", "ledger", 60, fence.ErrOtherLock},
+	} {
+		for _, exists := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %d/there is one %t", comer.verb, comer.token, exists), func(t *testing.T) {
+				var store memory
+				other := newBucket(t, store.RoundTrip, s3fence.Options{})
+				if exists {
+					require.NoError(t, other.Put(of(t, "accounts", 40), "rows", []byte("base")))
+				}
+				puts := 0
+				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+					if r.Method == http.MethodPut {
+						puts++
+					}
+					if r.Method != http.MethodPut || puts > 1 {
+						return store.RoundTrip(r)
+					}
+					v := verbs(other)[comer.verb]
+					require.NoError(t, v.Call(v.Context(t.Context(), comer.token, comer.lock), "rows"))
+					return nil, errors.New("reset")
+				}, s3fence.Options{})
+				err := b.Put(of(t, "accounts", 54), "rows", []byte("54"))
+				if comer.want != nil {
+					require.ErrorIs(t, err, comer.want)
+					require.NotErrorIs(t, err, s3fence.ErrUnknown)
+					return
+				}
+				require.NoError(t, err)
+				require.Equal(t, "54", payload(t, b, "rows"))
+			})
+		}
+	}
+}

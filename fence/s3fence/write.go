@@ -176,7 +176,7 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 //
 // All attempts on one base, which is one ETag, carry the same bytes and replace the base, so at most one is done and it
 // does not matter which. rewrite takes a new base and new bytes only if every attempt on the old base was answered "not
-// done". An attempt that arrives later fails, since its base is gone.
+// done", or the new base has replaced the old one directly. An attempt that arrives later fails, since its base is gone.
 func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error) {
 	base, err := c.read(ctx, c.key)
 	if err != nil {
@@ -246,12 +246,15 @@ func (b *Bucket) replace(
 		// Compare the id too: a store that reads ETag and content in two steps can return an old ETag with a new
 		// content.
 		gone := now.id != base.id || now.etag != base.etag
+		// If one write has followed base, and it is not this one, no attempt at this one is done. If two or more have, the
+		// first may be this one, even after a 412: that may be the answer to a proxy's copy. Readers that are granted
+		// together write in such close succession.
+		notDone := now.prev == base.id
+		unknown = unknown && !notDone
 		refusal := b.refuse(c.key, c.by, now)
 		switch {
 		case gone && refusal != nil:
-			// If two writes or more have followed base, the first may be this one, and the answer was to a proxy's
-			// copy. Readers that are granted together write in such close succession.
-			unknown = unknown || now.prev != base.id
+			unknown = !notDone
 			return nil, fail(refusal)
 		case gone && unknown:
 			return nil, fail(fmt.Errorf("other writes have followed: %w", err))
