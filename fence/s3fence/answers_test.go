@@ -47,6 +47,7 @@ func TestBucket_Put_answers(t *testing.T) {
 		"slow down, done":              {status: 503, code: "SlowDown", done: true, times: always},
 		"slow down, not done":          {status: 503, code: "SlowDown", times: 1},
 		"slow down, always":            {status: 503, code: "SlowDown", times: always, want: s3fence.ErrUnknown},
+		"body too slow, once":          {status: 400, code: "RequestTimeout", times: 1},
 		"too many requests, always":    {status: 429, code: "TooManyRequests", times: always, want: s3fence.ErrContended},
 		"412 to a copy of the request": {status: 412, code: "PreconditionFailed", done: true, times: 1},
 		"forbidden":                    {status: 403, code: "AccessDenied", times: 1, want: errRefused},

@@ -137,7 +137,7 @@ func classify(err error) answer {
 	case http.StatusRequestTimeout:
 		return unclear
 	default:
-		if status >= 400 && status < 500 {
+		if status >= 400 && status < 500 && errorCode(err) != "RequestTimeout" { // S3 sends this one with 400
 			return refused
 		}
 		return unclear // no status, or one that a proxy may have sent after the write
