@@ -99,12 +99,13 @@ var errRefused = errors.New("an error of the endpoint that matches none of the p
 // The answer is lost, or is a 412 to a copy that a proxy made of the request, and then the object cannot be read or the
 // context has ended: the write may have been done.
 func TestBucket_Put_notReadBack(t *testing.T) {
-	for name, want := range map[string]error{"refused": nil, "context ended": context.Canceled} {
+	lost := errors.New("the lock is lost")
+	for name, want := range map[string]error{"refused": nil, "context ended": lost} {
 		for _, conflict := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/conflict %t", name, conflict), func(t *testing.T) {
 				var store memory
-				ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
-				defer cancel()
+				ctx, cancel := context.WithCancelCause(fence.NewContext(t.Context(), 54))
+				defer cancel(nil)
 				written := false
 				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 					switch {
@@ -118,7 +119,7 @@ func TestBucket_Put_notReadBack(t *testing.T) {
 						return nil, err
 					}
 					if want != nil {
-						cancel()
+						cancel(want)
 					}
 					if !conflict {
 						return nil, errors.New("reset")
@@ -128,7 +129,8 @@ func TestBucket_Put_notReadBack(t *testing.T) {
 				err := b.Put(ctx, "key", []byte("54"))
 				require.ErrorIs(t, err, s3fence.ErrUnknown)
 				if want != nil {
-					require.ErrorIs(t, err, want)
+					require.ErrorIs(t, err, context.Canceled)
+					require.ErrorIs(t, err, want, "the cause")
 				}
 				require.NotEmpty(t, store.objects)
 			})

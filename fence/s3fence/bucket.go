@@ -150,8 +150,11 @@ func (b *Bucket) refuse(key string, by admission.Bid, r reading) error {
 	return r.Refuse(b.resource(key), by)
 }
 
-// tell reports the outcome of a verb to the hooks, and returns its error.
+// tell reports the outcome of a verb to the hooks, and returns its error, with the cause if that is the end of ctx.
 func (b *Bucket) tell(ctx context.Context, key string, by admission.Bid, err error) error {
+	if cause := context.Cause(ctx); err != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
 	b.opts.Hooks.Tell(ctx, by.Access(b.resource(key)), err)
 	return err
 }

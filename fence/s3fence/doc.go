@@ -73,7 +73,7 @@
 //	the same, by a newer token, or another lock     ErrUnknown and the refusal           unknown
 //	answer lost, and then nothing can be read       matches ErrUnknown                   unknown
 //	409 or 412, and then nothing can be read        matches ErrUnknown                   unknown
-//	ctx ends while a write may be under way         matches ErrUnknown and ctx's error   unknown
+//	ctx ends while a write may be under way         ErrUnknown, ctx's error, its cause   unknown
 //	any other refusal, as 403, or 501               the client's error                   unchanged
 //	no envelope, or another one                     matches ErrMalformed                 unchanged
 //	no token in the context, or a lock's name that  matches fence.ErrInvalidToken        unchanged, nothing sent

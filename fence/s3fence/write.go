@@ -176,7 +176,7 @@ func (b *Bucket) change(ctx context.Context, c change) error {
 //
 // All attempts on one base, which is one ETag, carry the same bytes and replace the base, so at most one is done and it
 // does not matter which. rewrite takes a new base and new bytes only if every attempt on the old base was answered "not
-// done", or the new base has replaced the old one directly. An attempt that arrives later fails, since its base is gone.
+// done", or the new base has replaced the old one itself. An attempt that arrives later fails, since its base is gone.
 func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error) {
 	base, err := c.read(ctx, c.key)
 	if err != nil {
