@@ -103,7 +103,7 @@ func NewBucket(client *s3.Client, bucket string, opts Options) (*Bucket, error) 
 // The error matches [ErrNoObject] if the object does not exist or was claimed and never written, and [ErrMalformed] if
 // it has no envelope of this package. Any other error is the client's.
 func (b *Bucket) Get(ctx context.Context, key string) (Object, error) {
-	if err := checkKey(key); err != nil {
+	if err := b.checkKey(key); err != nil {
 		return Object{}, err
 	}
 	r, err := b.read(ctx, key)
@@ -134,7 +134,7 @@ func (b *Bucket) Check(ctx context.Context, key string) error {
 
 // admit checks the key and returns the bid that ctx carries.
 func (b *Bucket) admit(ctx context.Context, verb, key string, by admission.Bid) (admission.Bid, error) {
-	if err := checkKey(key); err != nil {
+	if err := b.checkKey(key); err != nil {
 		return by, err
 	}
 	by.Lax = b.opts.AllowUnnamed
@@ -182,8 +182,12 @@ func (b *Bucket) checkSize(verb, key string, payload []byte) error {
 	return nil
 }
 
-func checkKey(key string) error {
+var errNoBucket = errors.New("s3fence: Bucket is nil or zero, want one created by NewBucket")
+
+func (b *Bucket) checkKey(key string) error {
 	switch {
+	case b == nil || b.client == nil:
+		return errNoBucket
 	case len(key) == 0 || len(key) > maxKey:
 		return fmt.Errorf("s3fence: key %.64q has %d bytes, want 1 to %d", key, len(key), maxKey)
 	case !utf8.ValidString(key):

@@ -87,3 +87,15 @@ func TestBucket_refusesBadInput(t *testing.T) {
 	require.ErrorContains(t, small.Put(ctx, "key", make([]byte, 11)), "payload has 11 bytes, want at most Options.MaxSize, 10")
 	require.ErrorContains(t, b.Update(ctx, "key", nil), "fn is nil, want a function")
 }
+
+func TestBucket_zeroIsRefused(t *testing.T) {
+	const want = "s3fence: Bucket is nil or zero, want one created by NewBucket"
+	for _, b := range []*s3fence.Bucket{nil, {}} {
+		for name, v := range verbs(b) {
+			require.EqualError(t, v.Call(v.Context(t.Context(), 54, "accounts"), "key"), want, name)
+		}
+		_, err := b.Get(t.Context(), "key")
+		require.EqualError(t, err, want)
+		require.EqualError(t, b.Probe(t.Context()), want)
+	}
+}

@@ -31,6 +31,9 @@ const (
 // If a test fails the error matches [ErrUnsafeEndpoint] and names the faults. Any other error is the client's and says
 // nothing about the endpoint's safety. Nil means that no fault was found; it does not prove that there is none.
 func (b *Bucket) Probe(ctx context.Context) error {
+	if b == nil || b.client == nil {
+		return errNoBucket
+	}
 	p := &probe{bucket: b}
 	defer p.cleanUp(ctx)
 	err := p.conditions(ctx)
