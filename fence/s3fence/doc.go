@@ -35,9 +35,9 @@
 //     otherwise it is not done. So no accepted write is lost: the next writer has seen it.
 //   - A write is done once or not at all, even if its answer is lost; see below, and for proxies the next section.
 //
-// The guarantee needs an endpoint that checks If-Match and If-None-Match: * in one step with the write, and that never
-// returns an object's content with the ETag of a later write. Amazon S3 does both. Call Probe once at start for any
-// other endpoint.
+// The guarantee needs an endpoint that checks If-Match and If-None-Match: * in one step with the write, that never
+// returns an object's content with the ETag of a later write, and whose reads return the last write that was done.
+// Amazon S3 does all of that. Call Probe once at start for any other endpoint.
 //
 // # No guarantee
 //
@@ -49,9 +49,11 @@
 //     follows no lock and accepts every old token again; a restored version has an old mark. Exempt the objects from
 //     expiry rules.
 //   - A replica of the bucket, for example in another region, is another endpoint. Write through one of them only.
-//   - Some proxies repeat a PUT after an error and may answer with the 412 of the second copy. This package notices
-//     that, unless two other writes of the same token have followed by then: in that case it does the write again on
-//     top of them, and Update calls fn again. Turn off such retries if that matters.
+//   - Some proxies repeat a PUT after an error and may answer with the 412 of the second copy, or with its 409 while
+//     the first is under way. This package notices if the first was done, unless two other writes of the same token
+//     have followed by then: in that case it does the write again on top of them, and Update calls fn again. If the
+//     first is done after the last attempt was read back, the error matches ErrContended all the same. Turn off such
+//     retries if that matters.
 //   - Each object has its own mark. To change several objects as one, use a manifest: write them under new
 //     keys, and then swap the fenced object that lists them; see the example of [Bucket.Update].
 //   - A token is not a credential. Probe is not a proof: it finds endpoints that ignore conditions, and most that race.
@@ -66,7 +68,8 @@
 //	overtaken by a claim of another lock, or Move   *fence.OtherLockError                unchanged
 //	overtaken in either way by two writes or more   ErrUnknown and the refusal           unchanged, or written before them
 //	overtaken by the same token or an older one     no error: it reads and tries again   as written
-//	the same, too often; or 409 or 429 every time   matches ErrContended                 unchanged
+//	the same, too often; or every attempt gets 409  matches ErrContended                 unchanged
+//	or 429, or finds no connection
 //	answer lost, the write was done                 no error: its id is found            as written, once
 //	answer lost, the write was not done             no error: it is sent again           as written, once
 //	answer lost, and two writes followed            matches ErrUnknown                   unknown
@@ -116,6 +119,6 @@
 //
 // The client, also that of a reader that claims, needs GetObject and PutObject on the keys, and ListBucket: without it
 // the endpoint answers 403 for a missing object. Probe also needs DeleteObject on keys that start with
-// ".leasefence-probe-". A bucket policy that refuses writes without a condition (s3:if-match, s3:if-none-match)
-// enforces the fence.
+// ".leasefence-probe-". A bucket policy can refuse writes without a condition (s3:if-match, s3:if-none-match). It does
+// not compare tokens.
 package s3fence

@@ -14,12 +14,13 @@ var (
 	// is still under way false. A Get does not settle it: the write may be done after the Get.
 	ErrUnknown = errors.New("s3fence: outcome unknown")
 
-	// ErrContended reports that every attempt lost to a writer whose token is not newer, or was deferred by the
-	// endpoint with 409 or 429. Nothing was written.
+	// ErrContended reports that every attempt lost to a writer whose token is not newer, was deferred by the endpoint
+	// with 409 or 429, or found no connection. Nothing was written, unless a proxy answered with the 409 of a copy while
+	// the write itself was under way; see the package.
 	ErrContended = errors.New("s3fence: all attempts failed")
 
-	// ErrMalformed reports that an object has no envelope of this package, or one that it does not write. The object is neither read
-	// nor overwritten, because its mark is unknown.
+	// ErrMalformed reports that an object has no envelope of this package, or one that it does not write. The object is
+	// neither read nor overwritten, because its mark is unknown.
 	ErrMalformed = errors.New("s3fence: malformed envelope")
 
 	// ErrNoObject reports that the object does not exist, or that it has been claimed and never written.

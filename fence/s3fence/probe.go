@@ -20,9 +20,10 @@ const (
 	cleanUpTimeout = 10 * time.Second
 )
 
-// Probe tests that the endpoint honours conditions, with scratch objects whose keys start with ".leasefence-probe-" and
-// which it deletes at the end. Call it once when a service starts: some servers and proxies accept If-Match and ignore
-// it, and then every stale write is accepted.
+// Probe tests that the endpoint honours conditions, with scratch objects whose keys start with ".leasefence-probe-".
+// Call it once when a service starts: some servers and proxies accept If-Match and ignore it, and then every stale
+// write is accepted. At the end Probe deletes the objects, which may take up to 10 s after ctx has ended. A bucket with
+// versions keeps theirs.
 //
 // Probe tests that each condition refuses one write and allows another; that of 16 concurrent writes under one
 // condition exactly one is done, for eight objects that they create and then replace; and that no concurrent read
