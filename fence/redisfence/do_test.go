@@ -165,6 +165,8 @@ func TestDo_serverIsFull(t *testing.T) {
 		err := f.Set(as(t, token), "orders", "orders", 1)
 		require.ErrorContains(t, err, "OOM command not allowed")
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)
+		_, began := errors.AsType[*redisfence.OpError](err)
+		require.False(t, began)
 		require.Empty(t, get(t, c, "orders"))
 		require.Equal(t, "41 0", get(t, c, f.MarkKey("orders")))
 	}

@@ -32,14 +32,13 @@
 //     claims there. A primary that is cut off also accepts writes and drops them when it becomes a replica.
 //     On the server, min-replicas-to-write bounds how long a primary that is cut off accepts writes. Redis's WAIT does
 //     not help: it undoes nothing and does not determine which replica is promoted.
-//   - A restart loses data that was not on disk: set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no.
-//     A restore from a backup brings back old marks and, if it undoes a Move, the former lock: claim or move again
+//   - A restart loses data that was not on disk: set appendonly yes, appendfsync always and no-appendfsync-on-rewrite
+//     no. A restore from a backup brings back old marks and, if it undoes a Move, the former lock: claim or move again
 //     before anything is written.
 //   - Marks must not be evicted: set maxmemory-policy noeviction. Marks have no expiry. Never set one and never delete
 //     a mark; FLUSHDB deletes them all. [Marks.Probe] reports unsafe settings.
 //   - Writes that do not go through the fence are not refused. Reads are not fenced; a CheckRead after a read shows
-//     whether it was in time. Read at the primary: a replica may have old data, and it also answers a Do or Run whose
-//     commands only read.
+//     whether it was in time. Read at the primary: a replica may have old data.
 //   - A mark shows which holder came later, not who holds the lock. Until a successor has claimed, a holder that has
 //     lost its lock is accepted.
 //   - A proxy that distributes keys over servers, as redis.Ring does in the client, separates marks from the data.
@@ -68,7 +67,7 @@
 //	server does not know the script                no error: the script is sent       as without the fence
 //	command of Do fails                            *OpError                           changed by the commands before it
 //	body of Run fails                              the server's error, or the body's  changed up to the failure
-//	server refuses (READONLY, OOM, NOREPLICAS)     the server's error, or *OpError    unchanged
+//	server refuses (READONLY, OOM, NOREPLICAS)     the server's error                 unchanged
 //	key in another slot                            an error with the slot's keys      unchanged, if keys are declared
 //	slot is being moved, only some keys are there  the server's TRYAGAIN              unchanged
 //	answer lost, connection lost, ctx ended        ErrUnknown                         as with the answer, or unchanged
@@ -93,6 +92,6 @@
 //
 // # Cost
 //
-// A call costs one round trip, as without the fence, and a short script on the server: a GET, and a SET if the call is
-// a claim, raises a mark or names its lock. The verbs of readers send PERSIST where they do not SET.
+// A call costs one round trip, as without the fence, and a short script on the server: a GET and, except for Check, a
+// SET of the mark.
 package redisfence

@@ -86,6 +86,11 @@ func TestMarks_failoverLosesTheMark(t *testing.T) {
 func TestMarks_replicaRefuses(t *testing.T) {
 	p := newPair(t)
 	f := newFence(t, p.replica)
+	require.NoError(t, newFence(t, p.primary).Claim(as(t, 54), "orders"))
+	_, err := p.primary.Wait(t.Context(), 1, 10*time.Second).Result()
+	require.NoError(t, err)
+	_, err = f.Do(as(t, 54), "orders", redisfence.Command("GET", "orders"))
+	require.ErrorContains(t, err, "READONLY", "it only reads, and the mark need not rise")
 	for name, verb := range calls(f) {
 		err := verb(as(t, 54), "orders")
 		if name == "Check" {

@@ -106,7 +106,7 @@ func TestOptions_Prefix(t *testing.T) {
 		`want a key without the prefix of the marks, "marks/"`)
 }
 
-// Each claim, and each call that raises the mark, removes an expiry that was set on the mark by mistake.
+// Each accepted call but Check removes an expiry that was set on the mark by mistake.
 func TestClaim_takesAnExpiryOffTheMark(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)

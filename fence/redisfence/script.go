@@ -42,12 +42,10 @@ var (
 // addition, so an accepted writer's token replaces both. The lock's name comes last, since it may contain spaces and
 // digits. A value is well-formed only if form composes the same value from its parts.
 //
-// ARGV has the token; '1' if the script must write the mark even if it is unchanged; the name of the token's lock, or
-// nothing; and '1' if the mark may follow another lock.
+// ARGV has the token; the name of the token's lock, or nothing; and '1' if the mark may follow another lock.
 //
-// see returns the value (false for none), the write mark, the read mark and the lock; if the value is malformed, its
-// fifth result is the refusal to answer. admit returns the refusal, or nil, the value, both marks, and the lock to
-// follow from now on.
+// see returns the write mark, the read mark and the lock; if the value is malformed, its fourth result is the refusal
+// to answer. admit returns the refusal, or nil, both marks, and the lock to follow from now on.
 const luaAdmit = `
 local function less(a, b)
   if #a ~= #b then return #a < #b end
@@ -72,31 +70,31 @@ end
 
 local function see(key, token, name)
   local mark = redis.pcall('GET', key)
-  if mark == false then return mark, '0', '0', '' end
+  if mark == false then return '0', '0', '' end
   if type(mark) == 'table' then
-    if string.sub(mark.err, 1, 9) == 'WRONGTYPE' then return mark, nil, nil, nil, {'malformed', mark.err} end
-    return mark, nil, nil, nil, mark
+    if string.sub(mark.err, 1, 9) == 'WRONGTYPE' then return nil, nil, nil, {'malformed', mark.err} end
+    return nil, nil, nil, mark
   end
-  if mark == form(token, '0', name) then return mark, token, '0', name end
+  if mark == form(token, '0', name) then return token, '0', name end
   local write, read, lock = string.match(mark, '^([0-9]+) ([0-9]+) ?(.*)$')
   if write and #lock <= 2304 and mark == form(write, read, lock) then
-    if read == '0' and valid(write) then return mark, write, read, lock end
-    if valid(read) and (write == '0' or valid(write)) and less(write, read) then return mark, write, read, lock end
+    if read == '0' and valid(write) then return write, read, lock end
+    if valid(read) and (write == '0' or valid(write)) and less(write, read) then return write, read, lock end
   end
-  return mark, nil, nil, nil, {'malformed', string.sub(mark, 1, 25)}
+  return nil, nil, nil, {'malformed', string.sub(mark, 1, 25)}
 end
 
 local function admit(reads)
-  local token, name = ARGV[1], ARGV[3]
-  local mark, write, read, lock, refusal = see(KEYS[1], token, name)
+  local token, name = ARGV[1], ARGV[2]
+  local write, read, lock, refusal = see(KEYS[1], token, name)
   if refusal then return refusal end
-  local other = lock ~= '' and lock ~= name and ARGV[4] ~= '1'
+  local other = lock ~= '' and lock ~= name and ARGV[3] ~= '1'
   if other and name ~= '' then return {'other', lock} end
   if less(token, write) then return {'stale', write} end
   if not reads and less(token, read) then return {'read', read} end
   if other then return {'other', lock} end
   if name ~= '' then lock = name end
-  return nil, mark, write, read, lock
+  return nil, write, read, lock
 end
 `
 
@@ -105,27 +103,26 @@ const luaCheck = `
 return (admit(false)) or {'ok'}
 `
 
-// luaRead gets the mark's key; the token is a reader's. PERSIST is there because a replica refuses it: without a write
-// a former primary would accept the reader although it does not know of a newer writer.
+// luaRead gets the mark's key; the token is a reader's. It writes an unchanged mark too, because a replica refuses the
+// write: otherwise a former primary would accept the reader although it does not know of a newer writer.
 const luaRead = `
-local refusal, mark, write, read, lock = admit(true)
+local refusal, write, read, lock = admit(true)
 if refusal then return refusal end
 if less(write, ARGV[1]) and less(read, ARGV[1]) then read = ARGV[1] end
-local raised = form(write, read, lock)
-if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) else redis.call('PERSIST', KEYS[1]) end
+redis.call('SET', KEYS[1], form(write, read, lock))
 return {'ok'}
 `
 
-// luaGuard gets the mark's key and the caller's keys, and its own arguments before the caller's. SET removes an expiry
-// that something else has set on the mark.
+// luaGuard gets the mark's key and the caller's keys, and its own arguments before the caller's. It writes an unchanged
+// mark too: SET removes an expiry that something else has set, and a server that refuses writes, for example for lack of
+// memory, refuses this one before the body has begun.
 const luaGuard = `
-local refusal, mark, _, _, lock = admit(false)
+local refusal, _, _, lock = admit(false)
 if refusal then return refusal end
-local raised = form(ARGV[1], '0', lock)
-if raised ~= mark or ARGV[2] == '1' then redis.call('SET', KEYS[1], raised) end
+redis.call('SET', KEYS[1], form(ARGV[1], '0', lock))
 local keys, args = {}, {}
 for i = 2, #KEYS do keys[i - 1] = KEYS[i] end
-for i = 5, #ARGV do args[i - 4] = ARGV[i] end
+for i = 4, #ARGV do args[i - 3] = ARGV[i] end
 local answer = body(keys, args)
 if type(answer) == 'table' and answer.err then return {'failed', answer.err} end
 return {'ok', answer}

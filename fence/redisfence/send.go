@@ -16,7 +16,6 @@ type call struct {
 	keys           []string
 	args           []any
 	by             admission.Bid
-	writeMark      bool // write the mark even if it is unchanged
 }
 
 func (m *Marks) run(ctx context.Context, c call) (any, error) {
@@ -26,7 +25,7 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 	}
 	anyLock := by.Moves || by.Lock == "" && m.opts.AllowUnnamed
 	reply, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...),
-		append([]any{by.Token.String(), flag(c.writeMark), by.Lock, flag(anyLock)}, c.args...))
+		append([]any{by.Token.String(), by.Lock, flag(anyLock)}, c.args...))
 	payload, err := m.answer(c, by, reply, err)
 	m.opts.Hooks.Tell(ctx, by.Access(c.resource), err)
 	return payload, err
@@ -40,8 +39,8 @@ func flag(set bool) string {
 	return "0"
 }
 
-// once is a command that the client must not send again after a lost answer. Nor a claim: it may have been done although
-// the server refuses its repetition.
+// once is a command that the client must not send again after a lost answer. A claim neither: it may have been done
+// although the server refuses its repetition.
 type once struct{ *redis.Cmd }
 
 // NoRetry makes the client send the command at most once.

@@ -18,7 +18,7 @@ import (
 // value). The error matches [ErrUnknown] if no answer came: the mark may have been raised, and Claim may be called
 // again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript, writeMark: true})
+	_, err := m.run(ctx, call{verb: "claim", resource: resource, script: claimScript})
 	return err
 }
 
@@ -30,7 +30,7 @@ func (m *Marks) Claim(ctx context.Context, resource string) error {
 // raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
 // carries no name of a lock, or several.
 func (m *Marks) Move(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, by: admission.Bid{Moves: true}, writeMark: true})
+	_, err := m.run(ctx, call{verb: "move", resource: resource, script: claimScript, by: admission.Bid{Moves: true}})
 	return err
 }
 
@@ -48,9 +48,7 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 // On success the server accepts no token of an older writer. The context carries the token of a read lock. The errors
 // are those of [Marks.Claim]; the token is stale if the mark of writers is newer.
 func (m *Marks) ClaimRead(ctx context.Context, resource string) error {
-	_, err := m.run(ctx, call{
-		verb: "claim to read", resource: resource, script: readScript, by: admission.Bid{Read: true}, writeMark: true,
-	})
+	_, err := m.run(ctx, call{verb: "claim to read", resource: resource, script: readScript, by: admission.Bid{Read: true}})
 	return err
 }
 
