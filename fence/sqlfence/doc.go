@@ -137,18 +137,20 @@
 //	fencing_token_log_refused  id, key, token (the one offered), highest (the one stored), holder, refused_at
 //
 // key is the resource. The transaction that raises the mark writes the row of the tenure, so there is a row for exactly
-// the accepted tokens, and gives older tenures without an end the cause "superseded". The holder of a path has a tenure
-// at the path's end. [Marks.Release] records another cause: "explicit", "expired" or "revoked". Do commits the row of a
-// refusal with the guard that refused, and Claim in a separate transaction. After a Check the caller rolls its
-// transaction back and then calls [Marks.LogRefusal]. The times are the database's, in UTC. holder, up to 255 bytes,
-// and ttl_ms come from the token's context (package fence/audit); a token from the network has neither. Every process
-// must set the same Log: a claim by a process without Log is not in the trail.
+// the accepted tokens, and gives the tenure before, if it has no end, the cause "superseded". After a mark was lowered
+// by hand, a tenure may stay without an end. The holder of a path has a tenure at the path's end. [Marks.Release]
+// records another cause: "explicit", "expired" or "revoked". Do commits the row of a refusal with the guard that
+// refused, and Claim in a separate transaction. After a Check the caller rolls its transaction back and then calls
+// [Marks.LogRefusal]. The times are the database's, in UTC. holder, up to 255 bytes, and ttl_ms come from the token's
+// context (package fence/audit); a token from the network has neither. Every process must set the same Log: a claim by a
+// process without Log is not in the trail.
 //
 // The trail has no readers: neither their tenures nor their refusals, and a reader does not end a writer's tenure
 // there. The refusal of a writer by a reader's mark is in the trail, with that mark as highest. Refusals of other
 // locks' tokens are not.
 //
-// The rows affect no decision. Old rows may be deleted, unlike marks. A claim costs two more statements, a write none.
+// The rows affect no decision. Old rows may be deleted, unlike marks. A claim costs up to three more statements, a
+// write none.
 //
 // # Failures
 //

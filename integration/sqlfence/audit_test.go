@@ -145,6 +145,22 @@ func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 	})
 }
 
+// A transaction that has raised a mark locks no gaps in the trail, where other resources insert their rows. At first
+// the tenure before is not in the trail.
+func TestMarks_Check_trailDelaysNoOtherResource(t *testing.T) {
+	at(t, []place{readCommitted, mariaDB}, func(t *testing.T, r *rig) {
+		t.Helper()
+		require.NoError(t, r.claim(as(t, older), "a"))
+		audited(t, r)
+		for token := newer; token <= newer+1; token++ {
+			require.NoError(t, r.transaction(as(t, token), func(tx conn) error {
+				require.NoError(t, r.check(as(t, token), tx, "a", false))
+				return r.claim(as(t, older), fmt.Sprint("b", token))
+			}))
+		}
+	})
+}
+
 // A path's holder has a tenure at the path's end. It is a writer also where a node above refuses it.
 func TestMarks_History_paths(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {

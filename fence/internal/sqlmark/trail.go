@@ -25,8 +25,8 @@ const (
 // trail has the statements of an audit trail: one table of tenures, one of refusals. The database's clock gives the
 // times.
 type trail struct {
-	ddl, probes                      []string
-	open, supersede, release, refuse string
+	ddl, probes                            []string
+	open, last, supersede, release, refuse string
 
 	// Queries and their parts. They return times as text, since drivers convert times differently.
 	tenures, refusals string
@@ -108,8 +108,9 @@ func newTrail(d Dialect, t table) *trail {
 			of(`SELECT count(*) FROM (SELECT id, {key}, token, highest, holder, refused_at FROM {refused} LIMIT 0) probe`),
 		},
 		open: of(`INSERT INTO {log} ({key}, token, holder, ttl_ms, granted_at) VALUES (?, ?, ?, ?, {now}){ignore}`),
+		last: of(`SELECT COALESCE(MAX(token), 0) FROM {log} WHERE {key} = ? AND token < ?`),
 		supersede: of(`UPDATE {log} SET released_at = {now}, release_cause = '{superseded}'
-WHERE {key} = ? AND token < ? AND released_at IS NULL`),
+WHERE {key} = ? AND token = ? AND released_at IS NULL`),
 		release:  of(`UPDATE {log} SET released_at = {now}, release_cause = ? WHERE {key} = ? AND token = ? AND released_at IS NULL`),
 		refuse:   of(`INSERT INTO {refused} ({key}, token, highest, holder, refused_at) VALUES (?, ?, ?, ?, {now})`),
 		tenures:  of(`SELECT {key}, token, holder, ttl_ms, {granted}, {released}, COALESCE(release_cause, '') FROM {log}`),
@@ -122,10 +123,17 @@ WHERE {key} = ? AND token < ? AND released_at IS NULL`),
 	return l
 }
 
-// begin writes the row of a tenure and ends earlier tenures, in the transaction that raises the mark.
+// begin writes the row of a tenure and ends the tenure before, in the transaction that raises the mark. On MySQL an
+// update of a range, or of a row that is missing, would also lock gaps, where other resources insert their rows.
 func (l *trail) begin(ctx context.Context, tx Conn, resource string, t fence.Token) error {
-	if _, err := tx.Exec(ctx, l.supersede, resource, int64(t)); err != nil {
+	var before int64
+	if err := tx.QueryRow(ctx, l.last, resource, int64(t)).Scan(&before); err != nil {
 		return err
+	}
+	if before > 0 {
+		if _, err := tx.Exec(ctx, l.supersede, resource, before); err != nil {
+			return err
+		}
 	}
 	h := audit.FromContext(ctx)
 	_, err := tx.Exec(ctx, l.open, resource, int64(t), holder(h), h.TTL.Milliseconds())
