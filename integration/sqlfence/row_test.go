@@ -32,6 +32,22 @@ func TestUpdateRow(t *testing.T) {
 	})
 }
 
+// A comment in set hides neither the fence nor the condition, and no argument takes the place of another.
+func TestUpdateRow_setAndItsArguments(t *testing.T) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
+		t.Helper()
+		r.must(t, fmt.Sprintf("INSERT INTO data VALUES (%d, 0, 0, 0, 0)", newer)) // its key is the token
+		require.NoError(t, r.updateRow(as(t, newer), nil, account, "n = 5"))
+		for _, open := range []string{"n = 6 -- ", "n = 6 /* "} {
+			require.Error(t, r.updateRow(as(t, older), nil, account, open))
+		}
+		require.Error(t, r.updateRow(as(t, newer), nil, account, "n = 6", 7), "one argument too many")
+		rows, err := r.pairs(t.Context(), "SELECT n, fence FROM data ORDER BY id")
+		require.NoError(t, err)
+		require.Equal(t, [][2]int64{{5, int64(newer)}, {0, 0}}, rows)
+	})
+}
+
 // The newer holder has written and not committed when the older one comes, which waits and is refused.
 func TestUpdateRow_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {

@@ -91,13 +91,19 @@ func (e *Engine[D, T]) rowUpdate(ctx context.Context, fit error, row Row, set st
 	arg := func(n int) string { return e.dialect.placeholder(len(args) + n) }
 	u := &rowUpdate{
 		row: row, token: t,
-		update: fmt.Sprintf("UPDATE %s SET %s, %s = %s WHERE %s = %s AND %s <= %s",
+		// The end of the line and the empty comment end a comment in set, which would hide the condition.
+		update: fmt.Sprintf("UPDATE %s SET %s\n/**/, %s = %s WHERE %s = %s AND %s <= %s",
 			name.quoted, set, column, arg(1), key, arg(2), column, arg(3)),
 		lookup: fmt.Sprintf("SELECT %s FROM %s WHERE %s = %s", column, name.quoted, key, e.dialect.placeholder(1)),
 		args:   slices.Concat(args, []any{int64(t), row.ID, int64(t)}),
 	}
-	if e.dialect == MySQL {
+	switch e.dialect {
+	case MySQL:
 		u.lookup += " FOR UPDATE"
+	case SQLite:
+		// Its drivers ignore arguments that are left over. With one too many this compares another one, and is false.
+		u.update += " AND ? = '" + e.pkg + "'"
+		u.args = append(u.args, e.pkg)
 	}
 	return u, nil
 }
@@ -129,5 +135,6 @@ func (e *Engine[D, T]) updateRow(ctx context.Context, q Conn, u *rowUpdate) erro
 		}
 		same = highest == u.token && e.dialect == MySQL
 	}
-	return fmt.Errorf("%s: %w: %s: the row was inserted, or its fence was lowered, during the update", e.pkg, ErrNoRow, u.row)
+	return fmt.Errorf("%s: %w: %s: the row was inserted, or its fence was lowered, during the update; "+
+		"or args has more values than set has placeholders", e.pkg, ErrNoRow, u.row)
 }
