@@ -109,9 +109,12 @@ func TestMigrate_tableThatCannotServe(t *testing.T) {
 		{mariaDB, "CREATE TABLE bad (resource VARBINARY(255) PRIMARY KEY, token BIGINT) ENGINE = MyISAM"},
 		{mariaDB, "CREATE TABLE bad (resource VARCHAR(255) PRIMARY KEY, token BIGINT)"},
 		{mariaDB, "CREATE TABLE bad (resource VARBINARY(255), token BIGINT)"},
+		{mariaDB, "CREATE TABLE bad (resource VARBINARY(255), token BIGINT, writes BIGINT, PRIMARY KEY (resource, token))"},
 		{sqlite, "CREATE TABLE bad (resource TEXT PRIMARY KEY)"},
+		{sqlite, "CREATE TABLE bad (resource TEXT, token INTEGER)"},
+		{sqlite, "CREATE TABLE bad (resource TEXT, token INTEGER, PRIMARY KEY (resource, token))"},
 	} {
-		t.Run(c.place.String(), func(t *testing.T) {
+		t.Run(c.place.String()+", "+c.ddl, func(t *testing.T) {
 			r := newRig(t, c.place)
 			r.must(t, c.ddl)
 			err := r.with(t, sqlfence.Options{Table: "bad"}).migrate(t.Context())

@@ -52,8 +52,8 @@ func newMySQL(t table) store {
 var mysqlFlaws = `SELECT CASE
 WHEN COUNT(*) = 0 THEN '` + absent + `'
 WHEN MAX(t.ENGINE) <> 'InnoDB' THEN CONCAT('has engine ', MAX(t.ENGINE), ', not InnoDB')
-WHEN NOT MAX(c.COLUMN_NAME = 'resource' AND c.DATA_TYPE = 'varbinary' AND c.COLUMN_KEY = 'PRI')
-	THEN 'has no column resource that is VARBINARY and the primary key'
+WHEN NOT MAX(c.COLUMN_NAME = 'resource' AND c.DATA_TYPE = 'varbinary' AND c.COLUMN_KEY = 'PRI') OR SUM(c.COLUMN_KEY = 'PRI') > 1
+	THEN 'has no column resource that is VARBINARY and, alone, the primary key'
 WHEN SUM(c.COLUMN_NAME IN ('token', 'writes') AND c.DATA_TYPE = 'bigint') < 2 THEN 'has no columns token and writes that are BIGINT'
 WHEN MAX(c.COLUMN_NAME = 'read_token' AND NOT (c.DATA_TYPE = 'bigint' AND c.IS_NULLABLE = 'NO' AND COALESCE(c.COLUMN_DEFAULT, '') = '0'))
 	THEN 'has a column read_token that is not BIGINT NOT NULL DEFAULT 0'
@@ -91,7 +91,7 @@ func (m *mySQL) lock(ctx context.Context, tx Conn, resource string, c Claimant, 
 // replication. It queries every time, because each connection may be to another server. The queries do not open the
 // transaction's snapshot.
 func (m *mySQL) clustered(ctx context.Context, tx Conn) (bool, error) {
-	for _, query := range []string{"SELECT @@GLOBAL.wsrep_on", "SELECT @@GLOBAL.group_replication_group_name <> ''"} {
+	for _, query := range []string{"SELECT @@GLOBAL.wsrep_on", "SELECT COALESCE(@@GLOBAL.group_replication_group_name, '') <> ''"} {
 		var on bool
 		err := tx.QueryRow(ctx, query).Scan(&on)
 		if mysqlNumber(err) == 1193 { // ER_UNKNOWN_SYSTEM_VARIABLE

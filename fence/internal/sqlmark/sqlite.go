@@ -40,6 +40,7 @@ func newSQLite(t table) store {
 const sqliteFlaws = `SELECT CASE
 WHEN count(*) = 0 THEN '` + absent + `'
 WHEN sum(lower(name) IN ('resource', 'token')) < 2 THEN 'has no columns resource and token'
+WHEN group_concat(CASE WHEN pk THEN lower(name) END) IS NOT 'resource' THEN 'has no primary key that is resource alone'
 WHEN max(lower(name) = 'read_token' AND NOT (instr(upper(type), 'INT') > 0 AND "notnull" AND COALESCE(dflt_value, '') = '0'))
 	THEN 'has a column read_token that is not INTEGER NOT NULL DEFAULT 0'
 WHEN max(lower(name) = 'lock_name' AND NOT (upper(type) = 'TEXT' AND "notnull" AND COALESCE(dflt_value, '') = ''''''))
