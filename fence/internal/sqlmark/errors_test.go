@@ -37,6 +37,9 @@ func TestKind_byDialect(t *testing.T) {
 		{sqlite, codeError(19 | 3<<8), undone},
 		{sqlite, codeError(10), other}, // an I/O error leaves COMMIT open
 		{sqlite, fmt.Errorf("pay: %w", errors.New("database is locked")), transient},
+		{sqlite, errors.New("sqlite3: database is locked"), transient},                            // ncruces
+		{sqlite, errors.New("sqlite3: constraint failed: FOREIGN KEY constraint failed"), undone}, // ncruces
+		{sqlite, errors.New("FOREIGN KEY constraint failed"), undone},                             // mattn
 		{sqlite, errors.New("disk I/O error"), other},
 	} {
 		require.Equal(t, c.want, c.store.kind(c.err), "%v", c.err)

@@ -79,12 +79,14 @@ func (*sqlite) kind(err error) kind {
 	}
 	for text, k := range map[string]kind{
 		"no such table": noTable, "no such column": noColumn, "duplicate column name": hasColumn,
+		"FOREIGN KEY constraint failed": undone,
 	} {
 		if anyText(err, func(s string) bool { return strings.Contains(s, text) }) {
 			return k
 		}
 	}
 	if sqliteCode(err) == 0 && anyText(err, func(text string) bool {
+		text = strings.TrimPrefix(text, "sqlite3: ") // of github.com/ncruces/go-sqlite3
 		return strings.HasPrefix(text, "database is locked") || strings.HasPrefix(text, "database table is locked")
 	}) {
 		return transient
