@@ -141,9 +141,9 @@
 // by hand, a tenure may stay without an end. The holder of a path has a tenure at the path's end. [Marks.Release]
 // records another cause: "explicit", "expired" or "revoked". Do commits the row of a refusal with the guard that
 // refused, and Claim in a separate transaction. After a Check the caller rolls its transaction back and then calls
-// [Marks.LogRefusal]. The times are the database's, in UTC. holder, up to 255 bytes, and ttl_ms come from the token's
-// context (package fence/audit); a token from the network has neither. Every process must set the same Log: a claim by a
-// process without Log is not in the trail.
+// [Marks.LogRefusal]. The times are the database's, in UTC. holder, up to 255 bytes with ? for characters of four
+// bytes, and ttl_ms come from the token's context (package fence/audit); a token from the network has neither. Every
+// process must set the same Log: a claim by a process without Log is not in the trail.
 //
 // The trail has no readers: neither their tenures nor their refusals, and a reader does not end a writer's tenure
 // there. The refusal of a writer by a reader's mark is in the trail, with that mark as highest. Refusals of other

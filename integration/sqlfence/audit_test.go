@@ -52,7 +52,7 @@ func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		t.Helper()
 		audited(t, r)
-		a, b, c := held(t, 10, "a"), held(t, 20, "b\x00\n\xff"), held(t, 30, strings.Repeat("ü", 1000))
+		a, b, c := held(t, 10, "a"), held(t, 20, "b\x00\n\xff🦊"), held(t, 30, strings.Repeat("ü", 1000))
 
 		require.NoError(t, r.claim(a, resource))
 		require.NoError(t, r.claim(a, resource), "again")
@@ -71,7 +71,7 @@ func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 
 		require.Equal(t, []string{
 			"accounts 10 a 10s expired",
-			"accounts 20 b  ? 10s superseded",
+			"accounts 20 b  ?? 10s superseded",
 			"accounts 30 " + strings.Repeat("ü", 127) + " 10s ",
 			"accounts 10 < 20 a", "accounts 10 < 20 a", "accounts 10 < 20 a",
 		}, brief(history(t, r, sqlfence.Query{Resource: resource})))

@@ -153,11 +153,15 @@ func (l *trail) stale(ctx context.Context, q Conn, e *fence.StaleError) error {
 	return err
 }
 
-// holder returns the name of a holder in a form that every database accepts.
+// holder returns the name of a holder in a form that every database accepts: on MySQL a connection with charset=utf8
+// refuses characters of four bytes.
 func holder(h audit.Holder) string {
 	name := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		switch {
+		case unicode.IsControl(r):
 			return ' '
+		case r > 0xFFFF:
+			return '?'
 		}
 		return r
 	}, strings.ToValidUTF8(h.Name, "?"))
