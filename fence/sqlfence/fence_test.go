@@ -37,6 +37,7 @@ func TestNew_refusesBadOptions(t *testing.T) {
 		{sqlfence.MySQL, sqlfence.Options{Table: "1a"}, []string{"Options.Table", `"1a"`}},
 		{sqlfence.MySQL, sqlfence.Options{Table: "a`b"}, []string{"Options.Table", "a`b"}},
 		{sqlfence.MySQL, sqlfence.Options{Table: strings.Repeat("a", 64)}, []string{"Options.Table", "…"}},
+		{sqlfence.MySQL, sqlfence.Options{Table: "a_refused", Log: "a"}, []string{"Options.Log", `"a"`, "another table"}},
 		{sqlfence.MySQL, sqlfence.Options{Attempts: -1}, []string{"Options.Attempts", "-1", "1 to 1000"}},
 		{sqlfence.MySQL, sqlfence.Options{Attempts: 1001}, []string{"Options.Attempts", "1001", "1 to 1000"}},
 		{sqlfence.MySQL, sqlfence.Options{MaxEra: 32768}, []string{"sqlfence: Options.MaxEra is 32768, want 1 to 32767"}},

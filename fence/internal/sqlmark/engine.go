@@ -100,8 +100,11 @@ func parseLog(c Config, marks table) (*trail, error) {
 	if err != nil {
 		return nil, err
 	}
-	if strings.EqualFold(name.quoted, marks.quoted) {
-		return nil, fmt.Errorf("%s: Options.Log is %s, want another table than that of the marks", c.Package, clip.Quote(c.Log))
+	for _, t := range []table{name, name.beside(c.Dialect, refusedSuffix)} {
+		if strings.EqualFold(t.quoted, marks.quoted) {
+			return nil, fmt.Errorf("%s: Options.Log is %s, want another table than that of the marks, %s, also with %s appended",
+				c.Package, clip.Quote(c.Log), marks.quoted, refusedSuffix)
+		}
 	}
 	return newTrail(c.Dialect, name), nil
 }
