@@ -92,7 +92,7 @@ func (library) FitTx(tx pgx.Tx) error {
 // commit the caller's writes.
 func (library) FitDB(db DB) error {
 	if absent(db) {
-		return errors.New("pgxfence: db is nil, want a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
+		return errors.New("pgxfence: db is nil or released, want a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
 	}
 	var c *pgx.Conn
 	inside := false
@@ -111,7 +111,7 @@ func (library) FitDB(db DB) error {
 	return nil
 }
 
-// absent reports whether q is nil or one of pgx's nil pointers.
+// absent reports whether q is nil, one of pgx's nil pointers or a connection that was given back to its pool.
 func absent(q any) bool {
 	switch q := q.(type) {
 	case nil:
@@ -119,11 +119,18 @@ func absent(q any) bool {
 	case *pgxpool.Pool:
 		return q == nil
 	case *pgxpool.Conn:
-		return q == nil
+		return q == nil || released(q)
 	case *pgxpool.Tx:
 		return q == nil
 	case *pgx.Conn:
 		return q == nil
 	}
+	return false
+}
+
+// released reports whether c was released. Only the panic of its methods shows that.
+func released(c *pgxpool.Conn) (yes bool) {
+	defer func() { yes = recover() != nil }()
+	c.Conn()
 	return false
 }

@@ -69,10 +69,11 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 
 	require.ErrorContains(t, f.Claim(good, db, "a\x00b"), "pgxfence: resource is ")
 	require.ErrorContains(t, f.UpdateRow(good, db, row, ""), "pgxfence: set is empty")
-	for _, none := range []pgxfence.DB{nil, (*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), (*pgx.Conn)(nil)} {
+	released := &pgxpool.Conn{}
+	for _, none := range []pgxfence.DB{nil, (*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), released, (*pgx.Conn)(nil)} {
 		_, _, err := f.History(good, none, pgxfence.Query{})
 		for _, err := range []error{err, f.Claim(good, none, "accounts"), f.Do(good, none, "accounts", nothing), f.Migrate(good, none)} {
-			require.ErrorContains(t, err, "db is nil, want a ")
+			require.ErrorContains(t, err, "db is nil or released, want a ")
 		}
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}

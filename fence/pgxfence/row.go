@@ -46,7 +46,7 @@ func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, a
 // fitRow returns an error for arguments of UpdateRow that pgx cannot use, or uses in another way.
 func fitRow(q Queryer, args []any) error {
 	if absent(q) {
-		return errors.New("pgxfence: q is nil, want a pgx.Tx, *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
+		return errors.New("pgxfence: q is nil or released, want a pgx.Tx, *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn")
 	}
 	for i, arg := range args {
 		switch arg.(type) {
