@@ -21,7 +21,9 @@ type Query struct {
 // Release records the end of the tenure of ctx's token in the audit trail. ctx must not have ended; the token's tenure
 // may have:
 //
-//	defer marks.Release(context.WithoutCancel(ctx), db, "ledger", audit.CauseOf(ctx))
+//	defer func() {
+//		err = errors.Join(err, marks.Release(context.WithoutCancel(ctx), db, "ledger", audit.CauseOf(ctx)))
+//	}()
 //
 // The cause is [audit.CauseExplicit], [audit.CauseExpired] or [audit.CauseRevoked], see [audit.CauseOf]. Release does
 // not change a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores
@@ -30,10 +32,10 @@ func (m *Marks) Release(ctx context.Context, db DB, resource string, cause audit
 	return m.made().Release(ctx, db, resource, cause)
 }
 
-// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared] or [Marks.UpdateRow] in the audit trail. Call it
-// after the refused transaction was rolled back. Claim and Do record their refusals themselves. For nil, for an error
-// without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is that of the refused
-// call, or made from it: it has the holder's name.
+// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared], [Marks.CheckPath] or [Marks.UpdateRow] in the
+// audit trail. Call it after the refused transaction was rolled back. Claim and Do record their refusals themselves.
+// For nil, for an error without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is
+// that of the refused call, or made from it: it has the holder's name.
 func (m *Marks) LogRefusal(ctx context.Context, db DB, err error) error {
 	return m.made().LogRefusal(ctx, db, err)
 }

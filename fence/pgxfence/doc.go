@@ -5,11 +5,12 @@
 // # Scope
 //
 // [Marks] keeps a mark for each resource, in a table of the same database: the highest token that was accepted. The
-// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name is the key
-// of the mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It
-// writes with [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
-// [Marks.CheckShared] let transactions of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column
-// of theirs, without a mark. There are more verbs for holders of read locks and of tree locks.
+// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name, 1 to 255
+// bytes of UTF-8 without control characters, is the key of the mark. The verbs are those of package fence. A holder
+// calls [Marks.Claim] once, before its first read. It writes with [Marks.Do], or with [Marks.Check] as the first
+// statement of its own transaction. [Marks.DoShared] and [Marks.CheckShared] let transactions of one holder run
+// concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark. There are more verbs for
+// holders of read locks and of tree locks.
 //
 // The table, the statements and the errors are those of sqlfence for PostgreSQL. Programs with sqlfence and programs
 // with pgxfence can share a table and its marks. The documentation of sqlfence describes what both do alike: the lock
@@ -60,7 +61,8 @@
 //	fn ignores the error of a statement            COMMIT rolls back: pgx.ErrTxCommitRollback; nothing is written
 //	connection lost before COMMIT was sent         its error; nothing is written; not repeated
 //	connection lost or context ends in COMMIT      ErrUnknown: it may be committed; read it back inside Do
-//	fn commits or rolls back                       ErrUnknown
+//	fn commits or rolls back, and succeeds
+//	before the context ends                        ErrUnknown
 //	lock_timeout, statement_timeout of the server  rolled back, its error is returned; not repeated
 //	table missing, or of an earlier version        ErrNoTable, with the remedy
 //	no token of the verb's kind in the context,

@@ -4,11 +4,12 @@
 // # Scope
 //
 // [Marks] keeps a mark for each resource, in a table of the same database: the highest token that was accepted. The
-// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name is the key
-// of the mark. The verbs are those of package fence. A holder calls [Marks.Claim] once, before its first read. It
-// writes with [Marks.Do], or with [Marks.Check] as the first statement of its own transaction. [Marks.DoShared] and
-// [Marks.CheckShared] let transactions of one holder run concurrently. [Marks.UpdateRow] fences single rows by a column
-// of theirs, without a mark. For the holders of read locks see Readers below.
+// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name, 1 to 255
+// bytes of UTF-8 without control characters, is the key of the mark. The verbs are those of package fence. A holder
+// calls [Marks.Claim] once, before its first read. It writes with [Marks.Do], or with [Marks.Check] as the first
+// statement of its own transaction. [Marks.DoShared] and [Marks.CheckShared] let transactions of one holder run
+// concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark. For the holders of read
+// locks see Readers below.
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. Create the table
 // with [Marks.Migrate], or apply [Marks.Schema] with your own migration tool.
@@ -111,8 +112,8 @@
 //   - ROLLBACK TO a savepoint also ends a check that was made after the savepoint: the mark is no longer held.
 //   - The guard ends with its transaction, and later statements are committed without it. On MySQL, DDL, TRUNCATE and
 //     LOCK TABLES commit, and a deadlock rolls back. The function of Do must run none of these and must return the
-//     errors of its statements. If it succeeds, Do detects the end of the transaction: ErrUnknown. After a Check
-//     nothing detects it.
+//     errors of its statements. If it succeeds before the context ends, Do detects the end of the transaction:
+//     ErrUnknown. After a Check nothing detects it.
 //   - database/sql has no context for COMMIT and ROLLBACK, and the driver for MySQL then waits for as long as a silent
 //     network does: Do may outlast its context. Set readTimeout in the DSN.
 //   - Without synchronous replication a promoted replica may lack the last commits and marks. So may a server that
@@ -163,7 +164,8 @@
 //	deadlock or serialization failure              Do begins again, within Options.Attempts: the function runs again
 //	fn fails or panics, context ends before COMMIT rolled back; nothing is written
 //	connection lost at COMMIT                      ErrUnknown: it may be committed; read it back inside Do
-//	fn ends the transaction, succeeds              ErrUnknown: it may be committed in part and unfenced
+//	fn ends the transaction, and succeeds
+//	before the context ends                        ErrUnknown: it may be committed in part and unfenced
 //	lock wait timeout of the server                rolled back, its error is returned; not repeated
 //	table missing, or of an earlier version        ErrNoTable, with the remedy
 //	no token of the verb's kind in the context,

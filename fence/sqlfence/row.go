@@ -32,11 +32,11 @@ func (r Row) String() string { return sqlmark.Row(r).String() }
 // date. Readers raise no mark of a row, so they do not protect it. A row keeps no name of a lock, so the tokens of
 // another lock are accepted. Use Do if that matters.
 //
-// On an error the row is unchanged, except if the error is the connection's or matches [ErrUnknown], which means that
-// the answer to COMMIT was lost. An update whose answer was lost may still take effect later, after a read that did not
-// show it. So run it in a transaction of Do, or make it idempotent. The error is a [*fence.StaleError] if the row has a
-// newer token. It matches [ErrNoRow] if there is no such row, and [fence.ErrInvalidToken] if ctx carries no token.
-// UpdateRow does not repeat an update that has changed the row.
+// On an error the row is unchanged, except if the error is the connection's or the context's, or matches [ErrUnknown],
+// which means that the answer to COMMIT was lost. An update whose answer was lost may still take effect later, after a
+// read that did not show it. So run it in a transaction of Do, or make it idempotent. The error is a
+// [*fence.StaleError] if the row has a newer token. It matches [ErrNoRow] if there is no such row, and
+// [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not repeat an update that has changed the row.
 func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
 	e := m.made()
 	if db, ok := q.(*sql.DB); ok && e.Dialect() == sqlmark.MySQL {

@@ -9,8 +9,9 @@ import (
 // takes the token from ctx and begins its own transactions on db.
 //
 // On success the token is the mark. Transactions with older tokens have ended, since Claim waits for them, and no more
-// are accepted. On a [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and
-// on PostgreSQL older tokens may be refused.
+// are accepted. On SQLite with WAL Claim does not wait for those of readers, which do not see later writes. On a
+// [*fence.StaleError] the mark is unchanged. On any other error the mark may have been raised, and on PostgreSQL older
+// tokens may be refused.
 //
 // The error is a [*fence.StaleError] if the token is older than a mark, and a [*fence.OtherLockError] if it is not of
 // the lock that the resource follows, see Locks in the package's documentation. It matches [fence.ErrInvalidToken] if
@@ -33,7 +34,8 @@ func (m *Marks) Move(ctx context.Context, db *sql.DB, resource string) error {
 
 // Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no
 // newer token is accepted and no other checked transaction of the resource runs. Check takes the token from ctx. A
-// newer token raises the mark; a rollback undoes that.
+// newer token raises the mark; a rollback undoes that. On MySQL call [Marks.Claim] first: otherwise the first Check of
+// a resource delays the first claims of other resources until its transaction ends.
 //
 // On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark, and a
 // [*fence.OtherLockError] if it is not of the lock that the resource follows. It matches [fence.ErrInvalidToken] if ctx
@@ -59,8 +61,8 @@ func (m *Marks) CheckShared(ctx context.Context, tx *sql.Tx, resource string) er
 // On success the transaction is committed. If fn fails or panics, or ctx ends before COMMIT, it is rolled back, and Do
 // returns fn's error unchanged. The mark stays raised, because Do claims a newer token first, in a separate
 // transaction. fn must not commit or roll back, must not run statements that do, such as DDL and TRUNCATE on MySQL, and
-// must return the errors of its statements. Otherwise its writes are not fenced, and if it succeeds the error matches
-// [ErrUnknown].
+// must return the errors of its statements. Otherwise its writes are not fenced, and if it succeeds before ctx ends the
+// error matches [ErrUnknown].
 //
 // fn may run more than once. If the database ends the transaction because of a deadlock or a serialization failure, in
 // fn, in the guard or in COMMIT, Do begins a new transaction, within [Options].Attempts. So effects of fn outside of tx
@@ -89,9 +91,9 @@ func (m *Marks) DoShared(ctx context.Context, db *sql.DB, resource string,
 // transactions on db.
 //
 // On success the read mark is at least the token. Transactions of older writers have ended, since ClaimRead waits for
-// them, and no more are accepted. Readers do not refuse each other; on PostgreSQL and SQLite ClaimRead does not wait
-// for their transactions either. On a [*fence.StaleError] the marks are unchanged. On any other error the read mark may
-// have been raised, and on PostgreSQL older writers may be refused.
+// them, and no more are accepted. Readers do not refuse each other; on PostgreSQL and on SQLite with WAL ClaimRead does
+// not wait for their transactions either. On a [*fence.StaleError] the marks are unchanged. On any other error the read
+// mark may have been raised, and on PostgreSQL older writers may be refused.
 //
 // The error is a [*fence.StaleError] if the token is older than the write mark. Otherwise the errors are those of
 // [Marks.Claim].
