@@ -144,6 +144,10 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 		require.ErrorIs(t, r.claimPath(as(t, newer), "a/b/c"), fence.ErrOtherLock, "without a name")
 		require.ErrorIs(t, r.claimPath(of(t, "app/a/~b", newer), "a/b/d"), fence.ErrOtherLock, "the lock of the node above")
 
+		require.NoError(t, r.claim(of(t, "app/plain", older), "d/e"))
+		require.ErrorIs(t, r.claimPath(of(t, "other/d/~e", newer), "d/e"), fence.ErrOtherLock)
+		require.NoError(t, r.claimPath(of(t, "app/d", older), "d"), "the refused token has not raised the mark above")
+
 		plain := of(t, "app/plain", newer)
 		require.NoError(t, r.claimPath(plain, "a/b/d"), "its name does not tell the locks of the nodes above")
 		_, err = r.incrementOn(plain, "a/b/d", checkPath, nowhere)

@@ -47,7 +47,8 @@ func above(lock string) string {
 
 // ClaimPath claims one node after the other from the root, each in separate transactions. It never has locks on two
 // nodes at the same time, so claims do not deadlock, and a claim that waits at a node delays nobody at the nodes above.
-// It first looks at all nodes, so that a token that is stale already is refused before anything is written.
+// It first looks at all nodes: a token that one of them refuses must not make a node above, which follows no lock yet,
+// follow the token's.
 func (e *Engine[D, T]) ClaimPath(ctx context.Context, db D, path string) error {
 	nodes, err := e.nodes(ctx, path)
 	if err != nil {
