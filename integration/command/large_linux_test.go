@@ -29,7 +29,7 @@ func TestLs_manyLocks(t *testing.T) {
 	plain := program
 	if raceDetector() {
 		plain = filepath.Join(t.TempDir(), "plain")
-		require.NoError(t, build(plain))
+		require.NoError(t, build(plain, "-race=false"))
 	}
 	srv := etcdtest.StartCluster(t, 1, etcdproc.Options{})
 	client := srv.Client(t)

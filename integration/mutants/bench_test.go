@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -119,12 +120,26 @@ func (b *bench) schemata() (overlay string, err error) {
 func (b *bench) build(dir, overlay string) (binary string, err error) {
 	return b.shared(killer{dir: dir}, func() (string, error) {
 		binary := b.file("tests")
-		cmd := b.command(dir, overlay, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, ".")
+		args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}
+		if b.inRoot(dir) { // many mutants, few dependencies: the race detector costs more than it saves
+			args = append(args, "-race=false")
+		}
+		cmd := b.command(dir, overlay, "go", args...)
 		if output, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build the tests of %s: %w\n%s", dir, err, output)
 		}
 		return binary, nil
 	})()
+}
+
+// inRoot reports whether a folder is in the root module.
+func (b *bench) inRoot(dir string) bool {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(b.root, dir, "go.mod")); err == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // file returns an unused path.
