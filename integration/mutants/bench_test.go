@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,13 +115,16 @@ func (b *bench) schemata() (overlay string, err error) {
 	})()
 }
 
+// heavy are packages with many dependencies, which the tests have compiled with the flags of GOFLAGS.
+var heavy = []string{inK8slock, inRedis, inS3fence, onSQLite}
+
 // build returns the test binary of a package, which it builds once. It leaves out the symbol tables, which no test
 // reads, so that linking is faster.
 func (b *bench) build(dir, overlay string) (binary string, err error) {
 	return b.shared(killer{dir: dir}, func() (string, error) {
 		binary := b.file("tests")
 		args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}
-		if b.inRoot(dir) { // many mutants, few dependencies: the race detector costs more than it saves
+		if !slices.Contains(heavy, dir) { // the race detector would make many mutants slow
 			args = append(args, "-race=false")
 		}
 		cmd := b.command(dir, overlay, "go", args...)
@@ -130,16 +133,6 @@ func (b *bench) build(dir, overlay string) (binary string, err error) {
 		}
 		return binary, nil
 	})()
-}
-
-// inRoot reports whether a folder is in the root module.
-func (b *bench) inRoot(dir string) bool {
-	for ; dir != "."; dir = path.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(b.root, dir, "go.mod")); err == nil {
-			return false
-		}
-	}
-	return true
 }
 
 // file returns an unused path.
