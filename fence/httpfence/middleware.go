@@ -179,8 +179,8 @@ func newMiddleware(
 		t, err := carried(r.Header)
 		writes := opts.Writes(r)
 		if !writes {
-			// A cache must not answer with the response to another holder: a reader's request may be a claim, and a
-			// writer that has claimed must not read what its predecessor has read.
+			// A cache must not answer with the response to another holder. A reader's request may be a claim, and a writer
+			// that has claimed must not get what its predecessor got.
 			for _, header := range headers {
 				w.Header().Add("Vary", header)
 			}

@@ -92,7 +92,8 @@ func TestDo_isSentOnceAfterAScriptFlush(t *testing.T) {
 	require.EqualValues(t, 1, c.LLen(t.Context(), "log").Val())
 }
 
-// A claim too: the server may refuse the repetition, for example as a replica, though the claim was done.
+// The client repeats nothing, not even a claim: the server may refuse the repetition, for example as a replica, although
+// the claim is done.
 func TestMarks_sentOnceThoughTheAnswerIsLost(t *testing.T) {
 	c, lose := lossyClient(t)
 	for name, verb := range calls(newFence(t, c)) {

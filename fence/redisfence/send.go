@@ -39,8 +39,8 @@ func flag(set bool) string {
 	return "0"
 }
 
-// once is a command that the client must not send again after a lost answer. A claim neither: it may have been done
-// although the server refuses its repetition.
+// once is a command that the client must not send again after a lost answer. This holds for a claim too: the
+// server may refuse the repetition although the claim is done.
 type once struct{ *redis.Cmd }
 
 // NoRetry makes the client send the command at most once.

@@ -34,8 +34,9 @@ func (m *Marks) Move(ctx context.Context, db *sql.DB, resource string) error {
 
 // Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no
 // newer token is accepted and no other checked transaction of the resource runs. Check takes the token from ctx. A
-// newer token raises the mark; a rollback undoes that. On MySQL call [Marks.Claim] first: otherwise the first Check of
-// a resource delays the first claims of other resources until its transaction ends.
+// newer token raises the mark; a rollback undoes that. On MySQL call [Marks.Claim] first. Otherwise two kinds of
+// Check delay claims of other resources until their transaction ends: the first Check of a resource and, at Serializable
+// with [Options].Log, every Check that raises the mark.
 //
 // On any error roll back the transaction. The error is a [*fence.StaleError] if the token is older than a mark, and a
 // [*fence.OtherLockError] if it is not of the lock that the resource follows. It matches [fence.ErrInvalidToken] if ctx

@@ -52,8 +52,8 @@ var (
 	pgxSimple      = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol}
 )
 
-// places are each store at each level. pgxfence runs the statements of sqlfence, so of its places there is one with a snapshot and
-// one without; TestMarks_random has them all.
+// places are each store at each level. pgxfence runs the statements of sqlfence, so it has one place with a snapshot and
+// one without. TestMarks_random runs it at all levels, in all of pgx's modes.
 var places = []place{
 	readCommitted,
 	repeatableRead,

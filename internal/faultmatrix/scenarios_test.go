@@ -181,7 +181,7 @@ func doScoped(w *world, s *actor) {
 		err := s.call("do", func(ctx context.Context) error {
 			return s.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
 				got := &hold{handle: scoped{ctx}, spot: spot{name: "a"}, token: token}
-				r = s.held(got, asked) // the hold's own
+				r = s.held(got, asked)
 				r.keep(1200 * ms)
 				time.Sleep(100 * ms) // the function takes a while to stop
 				if cause := context.Cause(ctx); errors.Is(cause, lease.ErrUnlocked) {
@@ -223,7 +223,7 @@ func closeWhileHeld(w *world, s *actor) {
 			l, err := s.s.Lock(ctx, "a")
 			if err == nil {
 				got := &hold{handle: l, spot: spot{name: l.Name()}, token: l.Token(), release: l.Unlock}
-				s.held(got, time.Now()).unlock() // a call of its own
+				s.held(got, time.Now()).unlock()
 			}
 			return err
 		})

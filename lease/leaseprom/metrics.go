@@ -26,11 +26,12 @@
 //	leasefence_tokens_total{mode, outcome}             tokens of writes and reads at resources: accepted, stale, other_lock
 //
 // The kinds are those of [lease.Kind], with "_" for a space. With [Options].Lock the metrics with a kind have a label
-// lock too. The two metrics of elections have the names and the meaning that they have in client-go; in a registry that
-// has client-go's already, register them with a prefix, by [prometheus.WrapRegistererWithPrefix]. Each name of an election
-// is another time series for as long as the process lives. The last metric is
-// counted by [Resources], where the tokens are checked. dashboard.json is a dashboard for Grafana, alerts.yaml has
-// rules for Prometheus. Package leaseotel has the same metrics for OpenTelemetry.
+// lock too. The two metrics of elections have the names and the meaning that they have in client-go. A registry that
+// has client-go's already refuses them: register the Metrics there through [prometheus.WrapRegistererWithPrefix], and
+// add the prefix to the names in the dashboard and the alerts. Each name of an election is another time series for as
+// long as the process lives. The last metric is counted by [Resources], where the tokens are checked. dashboard.json is
+// a dashboard for Grafana, alerts.yaml has rules for Prometheus. Package leaseotel has the same metrics for
+// OpenTelemetry.
 package leaseprom
 
 import (

@@ -126,7 +126,8 @@ func (s *Session) Revoke() {
 }
 
 // Holder returns the owner of a lock, or the value of a leader, and whether there is one. The name includes the
-// session's prefix; for a node of a tree, "a/b", it is that of the node's queue, "a/~b". If several readers hold the lock, Holder returns the owner of the first.
+// session's prefix. The lock of a node of a tree, for example "a/b", has the name "a/~b". If several readers hold the
+// lock, Holder returns the owner of the first.
 func (s *Server) Holder(name string) (owner string, ok bool) {
 	prefix := name + "/"
 	var first int64

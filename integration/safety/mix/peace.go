@@ -53,7 +53,7 @@ func (r *round) loseLeases(ctx context.Context) {
 // writeStale sends a stale write, so that every round shows what a resource does with one.
 func (r *round) writeStale(ctx context.Context, i int) {
 	c := r.client(i)
-	r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), func(op int64, h *held) { // a request has a timeout
+	r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), func(op int64, h *held) {
 		actor := c.name + "/stale"
 		_, _, _ = r.out.send(actor, h.resource, op, h.token, history.Claim, "")
 		_, _, _ = r.out.send(actor, h.resource, op, h.token-1, history.Write, strconv.FormatInt(op, 10)+".before")

@@ -222,7 +222,7 @@ func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
 			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
 			continue
 		}
-		cause := context.Cause(h.ctx) // the handle's
+		cause := context.Cause(h.ctx)
 		if !errors.Is(cause, lease.ErrLost) {
 			continue // it was released
 		}

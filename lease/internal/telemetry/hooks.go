@@ -89,9 +89,6 @@ func (s *session) lead(ctx context.Context, a lease.Acquisition, change int) {
 	defer s.mu.Unlock()
 	s.leading[name] += change
 	s.record(ctx, Leads, float64(min(s.leading[name], 1)), Values{name})
-	if s.leading[name] == 0 {
-		delete(s.leading, name)
-	}
 	s.record(ctx, Slow, 0, Values{name})
 }
 
