@@ -60,34 +60,31 @@ func revoke(s *strike, key string) bool {
 }
 
 // remove deletes a key.
-func remove(s *strike, key string) bool { return s.write(key, clientv3.OpDelete(key)) }
-
-// write applies op to a key, if the key exists.
-func (s *strike) write(key string, op clientv3.Op) bool {
+func remove(s *strike, key string) bool {
 	s.begin(key)
-	there := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
-	return s.asks(func(ctx context.Context) error {
-		resp, err := s.etcd.Txn(ctx).If(there).Then(op).Commit()
-		if err == nil && !resp.Succeeded {
-			err = errors.New("no such key")
-		}
-		if err == nil {
-			s.revision = resp.Header.Revision
-		}
-		return err
-	})
+	return s.asks(func(ctx context.Context) error { return s.write(ctx, key, clientv3.OpDelete(key)) })
 }
 
 // overwrite takes a key off its lease, so that the key outlives the lease, and deletes the key after a while.
 func overwrite(s *strike, key string) bool {
-	hit := s.write(key, clientv3.OpPut(key, "mine"))
-	if hit {
-		s.last(50, 500)
+	s.begin(key)
+	return s.meanwhile(
+		func(ctx context.Context) error { return s.write(ctx, key, clientv3.OpPut(key, "mine")) },
+		func(ctx context.Context) error {
+			_, err := s.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.NoLease)).
+				Then(clientv3.OpDelete(key)).Commit()
+			return err
+		}, func() { s.last(50, 500) })
+}
+
+// write applies op to a key, if the key exists.
+func (s *strike) write(ctx context.Context, key string, op clientv3.Op) error {
+	resp, err := s.etcd.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0)).Then(op).Commit()
+	if err == nil && !resp.Succeeded {
+		err = errors.New("no such key")
 	}
-	_ = insist(s.life, func(ctx context.Context) error { // an error means that the run has ended
-		_, err := s.etcd.Txn(ctx).If(clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.NoLease)).
-			Then(clientv3.OpDelete(key)).Commit()
-		return err
-	})
-	return hit
+	if err == nil {
+		s.revision = resp.Header.Revision
+	}
+	return err
 }

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/history"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
 // soonOver returns a round in which nothing runs.
@@ -151,6 +153,26 @@ func TestStrike_isNotHealedIfAMemberStaysDown(t *testing.T) {
 func TestStrike_takesNothingIfNoKeyIsLeft(t *testing.T) {
 	s := &strike{nemesis: &nemesis{run: &run{watch: &keyWatch{}}}}
 	require.False(t, s.taken(func(*strike, string) bool { return true }, "", 7))
+}
+
+// A member that is stopped may carry the write out after the operator gave up.
+func TestOverwrite_leavesNoKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const key = "a/1-0"
+		server := fakeetcd.New()
+		t.Cleanup(server.Close)
+		client := server.NewClient(t.Context())
+		s, _ := struck(t)
+		s.etcd = client.Client
+		leased, err := s.etcd.Grant(t.Context(), 60)
+		require.NoError(t, err)
+		_, err = s.etcd.Put(t.Context(), key, "", clientv3.WithLease(leased.ID))
+		require.NoError(t, err)
+		client.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 3100 * time.Millisecond, Late: true})
+		require.False(t, overwrite(s, key))
+		require.Empty(t, server.Keys(""))
+		require.Len(t, server.History(key), 3, "the key was put twice and deleted once")
+	})
 }
 
 func TestScaffold_goesOnIfACleanupHangs(t *testing.T) {
