@@ -3,7 +3,6 @@ package mutants_test
 const (
 	inQueue = "internal/queue"
 	inEtcd  = "internal/etcd"
-	inLoad  = "integration/scenario/load"
 	inPeers = "integration/interop"
 )
 
@@ -160,7 +159,7 @@ var queueMutants = []mutant{
 		file: "internal/queue/await.go",
 		old:  "\t\t\t\tend, written = w.ended(e.Prefix, c.rev)\n",
 		new:  "\t\t\t\tend = Overwritten\n\t\t\t\treturn q.watch(ctx, e.Prefix, func(_ context.Context, w *watch) error {\n\t\t\t\t\tselect {\n\t\t\t\t\tcase <-w.events:\n\t\t\t\t\tcase <-time.After(time.Second):\n\t\t\t\t\t}\n\t\t\t\t\treturn nil\n\t\t\t\t}, clientv3.WithPrefix())\n",
-		by:   killer{inLoad, "TestLoad_twoThousandWaiters/20_clients,_500_waiters", `require.Less(t, requests, 15*row.waiters)`},
+		by:   killer{inLease, "TestSession_Lock_requestsATurn/8", `require.LessOrEqual(t, a, most)`},
 	},
 	{
 		name: "Await: an event of an earlier key is the turn",
