@@ -3,6 +3,7 @@ package httpfence
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -75,7 +76,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	for i, header := range headers {
-		set := r.Header.Values(header)
+		set := values(r.Header, header)
 		switch {
 		case own.HasToken() && !own.Allows(i, set):
 			return nil, unsent(r, fmt.Errorf("%w: header %s is set to %q, the context carries %s",
@@ -86,10 +87,21 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		case len(set) > 0 && !listed && r.Response != nil:
 			// r follows a redirect, and net/http has copied the caller's headers.
 			sent = clone(r, sent)
-			sent.Header.Del(header)
+			maps.DeleteFunc(sent.Header, func(key string, _ []string) bool { return strings.EqualFold(key, header) })
 		}
 	}
 	return t.base.RoundTrip(sent)
+}
+
+// values returns what a caller has set, in whatever case: [http.Header.Values] sees only keys in the standard case, and
+// net/http sends the others too.
+func values(h http.Header, header string) (set []string) {
+	for key, values := range h {
+		if strings.EqualFold(key, header) {
+			set = append(set, values...)
+		}
+	}
+	return set
 }
 
 // unsent is the error for a request that is not sent. A RoundTripper always closes the body.

@@ -131,6 +131,7 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 		"header":           {httpfence.Header, t.Context(), []string{"54"}},
 		"reader's header":  {httpfence.ReadHeader, t.Context(), []string{"r54"}},
 		"lock's header":    {httpfence.LockHeader, t.Context(), []string{":54"}},
+		"in another case":  {"fencing-Token", t.Context(), []string{"54"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			other, gotOther := tokens(t, ok)
@@ -147,7 +148,7 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 			for _, path := range []string{"/away", "/along"} {
 				r := post(c.ctx, t, home.URL+path)
 				if c.header != "" {
-					r.Header.Set(c.header, "54")
+					r.Header[c.header] = []string{"54"}
 				}
 				resp, _ := do(t, client, r)
 				require.Equal(t, http.StatusOK, resp.StatusCode)
