@@ -3,14 +3,20 @@ package lease_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -183,5 +189,88 @@ func TestLock_watchFallsSilent(t *testing.T) {
 		require.Greater(t, at, third+ttl/2-1)
 		require.LessOrEqual(t, at, third+ttl/2+25*time.Millisecond, "with a pause before it is watched again")
 		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
+	})
+}
+
+// strict is a watcher of a server that requires authentication. A stream keeps the auth token with which it was opened.
+// Once that has expired, the server refuses further watches on the stream, and those that exist go on.
+type strict struct {
+	clientv3.Watcher
+
+	forbidden string // the beginning of keys that must not be watched; "": there are none
+
+	mu      sync.Mutex // guards the field below
+	expired map[string]bool
+}
+
+func (s *strict) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	stream := fmt.Sprint(md)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refusal := rpctypes.ErrGRPCInvalidAuthToken
+	if !s.expired[stream] {
+		s.expired[stream] = false
+		if s.forbidden == "" || !strings.HasPrefix(key, s.forbidden) {
+			return s.Watcher.Watch(ctx, key, opts...)
+		}
+		refusal = rpctypes.ErrGRPCPermissionDenied
+	}
+	refused := make(chan clientv3.WatchResponse, 1)
+	refused <- clientv3.WatchResponse{Header: &pb.ResponseHeader{}, Canceled: true, CancelReason: refusal.Error()}
+	close(refused)
+	return refused
+}
+
+// expire makes the tokens of all streams expire.
+func (s *strict) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for stream := range s.expired {
+		s.expired[stream] = true
+	}
+}
+
+// streams is the number of streams so far.
+func (s *strict) streams() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.expired)
+}
+
+// While a watch lasts, so does its stream, with the auth token that the client had when it opened it. If the server
+// refuses the next probe, the watches are opened on another stream, with another token: until then a waiter polls.
+func TestSession_Lock_tokenOfTheWatchesExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		server := &strict{expired: make(map[string]bool)}
+		b := open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { server.Watcher, c.Watcher = c.Watcher, server })
+		a.lock(t, "a")
+		b.wait(timeout(t, time.Minute), "a") // its watch lasts
+		server.expire()
+		l := a.lock(t, "b")
+		next := b.wait(t.Context(), "b")
+		a.at(third + time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.Equal(t, third+time.Second, granted(t, next).at)
+	})
+}
+
+// A session that may not watch the key with which it probes says nothing of the stream, which others use too.
+func TestSession_Lock_probeIsDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		server := &strict{forbidden: "forbidden/", expired: make(map[string]bool)}
+		b := open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { server.Watcher, c.Watcher = c.Watcher, server })
+		a.lock(t, "a")
+		b.wait(timeout(t, time.Hour), "a")
+		other, err := lease.NewSession(t.Context(), b.c.Client, lease.Options{})
+		require.NoError(t, err)
+		defer func() { _ = other.Close(context.WithoutCancel(t.Context())) }()
+		b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: errDenied, Match: writes})
+		_, err = other.TryLock(t.Context(), "forbidden")
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		b.at(10 * time.Minute)
+		require.Equal(t, 1, server.streams())
 	})
 }

@@ -13,8 +13,8 @@ import (
 // Streams moves watches off a member that has stopped answering. A watch on a member that is cut off does not fail,
 // it falls silent. So all watches share one gRPC stream. When that becomes suspect, all of its watches end, and their
 // owners open them again on a new stream, for which the client takes the next endpoint. A stream becomes suspect when
-// a caller says so ([Streams.Suspect]), when a probe gets no answer ([Streams.Probe]), and when watches wait to be
-// confirmed and none is for too long ([NewStreams]).
+// a caller says so ([Streams.Suspect]), when a probe gets no answer or is refused ([Streams.Probe]), and when watches wait
+// to be confirmed and none is for too long ([NewStreams]).
 type Streams struct {
 	id       string
 	patience time.Duration
@@ -107,8 +107,10 @@ func (s *Streams) on(ctx context.Context, st *stream) (watch context.Context, ca
 }
 
 // Probe tests the stream with one more watch, on key. If the server does not confirm it within limit, the stream
-// becomes suspect: the other watches get no events either. Probe returns when the result is known, or at once if the
-// stream has no watches.
+// becomes suspect: the other watches get no events either. So it does if the server refuses the watch, because the auth
+// token with which the client opened the stream has expired: no further watch would be opened on it. But if permission for
+// key is denied, that says nothing of the others' keys. Probe returns when the result is known, or at once if the stream
+// has no watches.
 func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string, limit time.Duration) {
 	s.mu.Lock()
 	st, idle := s.stream, s.stream.watches == 0
@@ -120,7 +122,10 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	defer cancel()
 	silent := time.AfterFunc(limit, func() { s.replace(st, false) })
 	defer silent.Stop()
-	client.Watch(watch, key, clientv3.WithFilterPut(), clientv3.WithFilterDelete())
+	resp := <-client.Watch(watch, key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete())
+	if err := resp.Err(); err != nil && !Denied(err) {
+		s.replace(st, false)
+	}
 }
 
 // opened counts a watch as no longer waiting. A confirmed watch shows that the stream works: the others may wait only

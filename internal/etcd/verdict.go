@@ -146,6 +146,11 @@ func TooMuch(err error) bool {
 		Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max")
 }
 
+// Denied reports whether permission was denied; err must not be nil. For a watch the server says so only in the text.
+func Denied(err error) bool {
+	return Code(err) == codes.PermissionDenied || strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error())
+}
+
 // Code is the gRPC code of an error of etcd's client; Unknown if it has none.
 func Code(err error) codes.Code {
 	if err == nil {

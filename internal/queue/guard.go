@@ -2,14 +2,11 @@ package queue
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
 
 	"github.com/leasefence/leasefence/internal/etcd"
 )
@@ -213,7 +210,7 @@ func (w *Guards) serve(e *Guarded, on *watch) error {
 	}
 	for resp, ok := on.first, true; ok; resp, ok = <-on.events {
 		if err := resp.Err(); err != nil {
-			if denied(err) {
+			if etcd.Denied(err) {
 				return err
 			}
 			return nil // a watch that broke is opened again
@@ -248,9 +245,4 @@ func (e *Guarded) written(kv *mvccpb.KeyValue) {
 	case e.Touched != nil:
 		e.Touched(kv.ModRevision)
 	}
-}
-
-// denied reports whether permission was denied. For a watch the server says so only in the text.
-func denied(err error) bool {
-	return etcd.Code(err) == codes.PermissionDenied || strings.Contains(err.Error(), rpctypes.ErrPermissionDenied.Error())
 }
