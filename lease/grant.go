@@ -38,6 +38,7 @@ type grant struct {
 	looking    atomic.Bool   // suspect checks whether revisions went back
 	reclaiming atomic.Bool
 	probing    atomic.Bool
+	probed     int64       // the highest revision that was known at the last probe
 	served     atomic.Bool // a lock was held on it
 
 	mu       sync.Mutex    // guards the fields below

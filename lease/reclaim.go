@@ -43,14 +43,17 @@ func (g *grant) reclaim() {
 }
 
 // probe finds out whether the session's watches have fallen silent. On a member that is cut off they do so without an
-// error. Renewals do not show that: they have a stream of their own, perhaps to another endpoint.
+// error, and one that lags is behind what was known at the last probe. Renewals do not show that: they have a stream of
+// their own, perhaps to another endpoint. Only renew calls probe.
 func (g *grant) probe() {
 	key, ever := g.anyKey()
 	if !ever {
 		return
 	}
+	least := g.probed
+	g.probed = g.s.revisions.Highest()
 	g.once(&g.probing, func(ctx context.Context) {
-		g.s.conn.Streams(g.queue.Bound).Probe(ctx, g.s.conn.Client, key, g.ttl/2)
+		g.s.conn.Streams(g.queue.Bound).Probe(ctx, g.s.conn.Client, key, g.ttl/2, least)
 	})
 }
 

@@ -274,3 +274,39 @@ func TestSession_Lock_probeIsDenied(t *testing.T) {
 		require.Equal(t, 1, server.streams())
 	})
 }
+
+// lagging is a watcher whose first stream is on a member that lags: it confirms watches, at an old revision, and shows
+// no events.
+type lagging struct {
+	clientv3.Watcher
+
+	once  sync.Once
+	first string
+}
+
+func (l *lagging) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	stream := fmt.Sprint(md)
+	if l.once.Do(func() { l.first = stream }); stream != l.first {
+		return l.Watcher.Watch(ctx, key, opts...)
+	}
+	confirmed := make(chan clientv3.WatchResponse, 1)
+	confirmed <- clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: 1}, Created: true}
+	context.AfterFunc(ctx, func() { close(confirmed) })
+	return confirmed
+}
+
+// A member that lags confirms the probes. The second one shows that it is behind what the session knew at the first.
+func TestSession_Lock_watchLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := start(t, lease.Options{})
+		b := open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { c.Watcher = &lagging{Watcher: c.Watcher} })
+		l := a.lock(t, "a")
+		next := b.wait(t.Context(), "a")
+		a.at(time.Second)
+		require.NoError(t, l.Unlock(t.Context()))
+		got := granted(t, next)
+		require.GreaterOrEqual(t, got.at, 2*third)
+		require.LessOrEqual(t, got.at, 2*third+time.Second)
+	})
+}

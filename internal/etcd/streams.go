@@ -107,11 +107,11 @@ func (s *Streams) on(ctx context.Context, st *stream) (watch context.Context, ca
 }
 
 // Probe tests the stream with one more watch, on key. If the server does not confirm it within limit, the stream
-// becomes suspect: the other watches get no events either. So it does if the server refuses the watch, because the auth
-// token with which the client opened the stream has expired: no further watch would be opened on it. But if permission for
-// key is denied, that says nothing of the others' keys. Probe returns when the result is known, or at once if the stream
-// has no watches.
-func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string, limit time.Duration) {
+// becomes suspect: the other watches get no events either. So it does if the member has not reached the revision least:
+// it lags. And so it does if the server refuses the watch, because the auth token with which the client opened the
+// stream has expired: no further watch would be opened on it. But if permission for key is denied, that says nothing of
+// the others' keys. Probe returns when the result is known, or at once if the stream has no watches.
+func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string, limit time.Duration, least int64) {
 	s.mu.Lock()
 	st, idle := s.stream, s.stream.watches == 0
 	s.mu.Unlock()
@@ -123,7 +123,7 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	silent := time.AfterFunc(limit, func() { s.replace(st, false) })
 	defer silent.Stop()
 	resp := <-client.Watch(watch, key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete())
-	if err := resp.Err(); err != nil && !Denied(err) {
+	if err := resp.Err(); err != nil && !Denied(err) || resp.Created && resp.Header.Revision < least {
 		s.replace(st, false)
 	}
 }
