@@ -132,7 +132,11 @@ func (l *Line) take(ctx context.Context, round int) []*caller {
 	case ctx.Err() != nil:
 		l.end(round)
 		return nil
-	case len(l.waiting) == 0, l.busy > lanes && len(l.waiting) < l.mostOps/2:
+	case l.busy > lanes && len(l.waiting) < l.mostOps/2: // they are left to the other lanes, which may be stuck
+		l.leave(round)
+		l.await()
+		return nil
+	case len(l.waiting) == 0:
 		l.leave(round)
 		return nil
 	}
