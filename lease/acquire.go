@@ -195,7 +195,7 @@ func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []q
 		set := c.entries()
 		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
 		for i, c := range c.all() {
-			c.entry.Entry, c.late = set[i], c.late || late
+			c.entry.Entry, c.late = set[i], c.late || late || set[i].Disowned
 		}
 		switch {
 		case errors.Is(err, queue.ErrTaken):
@@ -227,7 +227,7 @@ func (c *contender) choose() {
 // discard gives up c's key, which somebody else has put, or an earlier attempt that could not leave again. The key is
 // not used again. If it may be ours, or an earlier request of ours may still arrive, the reaper deletes it.
 func (c *contender) discard() {
-	if c.late || c.entry.Disowned {
+	if c.late {
 		c.g.reaper.add(c.entry.Entry, true)
 	} else {
 		c.g.burn(c.entry.Entry)

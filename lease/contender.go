@@ -14,7 +14,7 @@ type contender struct {
 	mark   string        // begins the suffix of the key: of a candidate, a permit
 	shared bool          // a reader's: it has no turn in the session but its own place in etcd's queue
 	entry  queue.Guarded // zero until its turn in the session
-	late   bool          // a request to enter may still arrive at the server
+	late   bool          // a request to enter may still arrive at the server, or a key that was given up may be there
 
 	hooked *hooked // nil without hooks
 

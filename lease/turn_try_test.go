@@ -280,4 +280,51 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.at(2 * time.Minute)
 		require.Equal(t, []string{"a/nested/x"}, e.keys(""))
 	})
+	inBubble(t, "the request to leave is refused, and the caller gives up as the next attempt finds the key", func(t *testing.T) {
+		e, other, _ := with(t, 0)
+		e.c.Reset()
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Err: rpctypes.ErrGRPCRequestTooManyRequests})
+		ctx, cancel := context.WithCancel(t.Context())
+		e.c.KV = committing{e.c.KV, func(resp *clientv3.TxnResponse) {
+			if len(resp.Responses) == 2 { // the key, and the others
+				cancel()
+			}
+		}}
+		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(ctx, "a") })
+		l := other.lock(t, "a")
+		require.ErrorIs(t, receive(t, tried).err, context.Canceled)
+		require.NoError(t, l.Unlock(t.Context()))
+		e.at(time.Minute)
+		require.Equal(t, []string{"a/nested/x"}, e.keys(""))
+	})
+}
+
+// committing is a KV that calls a function after each transaction, before its caller gets the answer.
+type committing struct {
+	clientv3.KV
+
+	then func(*clientv3.TxnResponse)
+}
+
+func (c committing) Txn(ctx context.Context) clientv3.Txn {
+	return &committingTxn{c.KV.Txn(ctx), c.then}
+}
+
+type committingTxn struct {
+	clientv3.Txn
+
+	then func(*clientv3.TxnResponse)
+}
+
+func (t *committingTxn) If(cmps ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cmps...); return t }
+func (t *committingTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
+func (t *committingTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
+
+func (t *committingTxn) Commit() (*clientv3.TxnResponse, error) {
+	resp, err := t.Txn.Commit()
+	if err == nil {
+		t.then(resp)
+	}
+	return resp, err
 }

@@ -146,15 +146,15 @@ var leaseMutants = []mutant{
 	{
 		name: "a key that was another's is not cleaned up, though our own late request may still arrive",
 		file: "lease/acquire.go",
-		old:  "if c.late || c.entry.Disowned {",
+		old:  "if c.late {",
 		new:  "if c.entry.Disowned {",
 		by:   killer{inLease, "TestSession_lateRequestOfAKeyThatWasTaken/Permit", `require.Empty(t, e.keys(""))`},
 	},
 	{
 		name: "a key that could not be left is not cleaned up",
 		file: "lease/acquire.go",
-		old:  "if c.late || c.entry.Disowned {",
-		new:  "if c.late {",
+		old:  "c.late || late || set[i].Disowned",
+		new:  "c.late || late",
 		by:   killer{inLease, "TestTurns_lateRequestToLeave/a_permit,_and_the_request_to_leave_is_refused", `require.FailNow(t, "nothing has come for a day")`},
 	},
 	{

@@ -24,7 +24,7 @@ type Entry struct {
 	Rev    int64            // the key's create revision; 0 before the entry has entered
 	Shared bool             // the entry is a reader's: only writers exclude it
 
-	Disowned bool // an attempt that had entered has asked for the deletion of the key
+	Disowned bool // an attempt that had entered has asked for the deletion of the key, which is not confirmed
 }
 
 // readers is the class of readers. Keys without a class and classes before r exclude readers; classes from r on never

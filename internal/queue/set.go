@@ -25,7 +25,7 @@ func (q *Queue) commit(a *etcd.Attempt, set []Entry, txn etcd.Txn) (etcd.Result,
 
 func entered(set []Entry, rev int64) {
 	for i := range set {
-		set[i].Rev = rev
+		set[i].Rev, set[i].Disowned = rev, false
 	}
 }
 

@@ -133,7 +133,7 @@ func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value stri
 	}
 	e.disown()
 	if _, err = q.Leave(a, []Entry{e}); err == nil {
-		e.Rev = 0
+		e.Rev, e.Disowned = 0, false
 	}
 	return e, s, true, err
 }
