@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -303,6 +305,26 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 			require.ErrorAs(t, second(e.s.TryPermit(t.Context(), "c", 1024, lease.WithLimitChange())), &locked)
 			require.Equal(t, e.keys("c/~slot/")[0], locked.Key)
 		}
+	})
+}
+
+// The place in the turnstile is deleted as its owner takes a slot. Nothing was put, so nothing is left to clean up once
+// the loss is settled.
+func TestSession_Permit_placeIsLostAtTheSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var left atomic.Int64
+		a := start(t, lease.Options{})
+		b := open(t, a.srv, lease.Options{Hooks: &lease.Hooks{CleanUp: func(_ clientv3.LeaseID, keys int) { left.Store(int64(keys)) }}})
+		p := a.permit(t, "s", 1)
+		waiting := b.waitPermit(t.Context(), "s", 1)
+		b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second, Match: writes})
+		require.NoError(t, p.Unlock(t.Context()))
+		synctest.Wait()
+		require.Len(t, b.keys("s/"), 1)
+		require.True(t, b.srv.Delete(b.keys("s/")[0]))
+		requireLost(t, receive(t, waiting).err, lease.ReasonKeyDeleted)
+		b.at(time.Minute)
+		require.Zero(t, left.Load())
 	})
 }
 

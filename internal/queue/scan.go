@@ -1,7 +1,7 @@
 package queue
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -11,7 +11,7 @@ import (
 )
 
 // ErrGone says that an entry's own key is no longer in the queue.
-var ErrGone = errors.New("queue: the entry's key is gone")
+var ErrGone = fmt.Errorf("queue: the entry's key is gone: %w", etcd.ErrNotDone)
 
 // Ahead is what is known of the contenders older than an entry. The zero value says that nothing is known.
 type Ahead struct {
