@@ -192,11 +192,11 @@ func (q *Queue) call(a *etcd.Attempt, e Entry, after, before int64) (roll, error
 // pick returns the first contender of the roll, nil if there is none. The error is ErrGone if e has entered and its
 // own key is gone.
 func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error) {
-	n, err := q.attached(a, e, r.keys)
+	n, strays, err := q.attached(a, e, r.keys)
 	if err != nil {
 		return nil, err
 	}
-	strays := r.strays + n
+	strays += r.strays
 	mixed := r.nested || strays > 0
 	if mixed || r.whole && n+1 >= len(r.keys) { // otherwise some leases were not looked up
 		q.contended.mix(e.rivals(), mixed)
@@ -207,14 +207,14 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 	return first(r.keys[n:]), nil
 }
 
-// attached returns how many of the first keys in a row are not attached to the leases in their names: they are data
-// whose names look like contenders, such as jobs/1 beside the lock jobs. All keys have the form of contenders. The error
-// is ErrGone if e has entered and its key is gone.
+// attached returns how many of the first keys in a row are not attached to the leases in their names, and how many of
+// these are still there: they are data whose names look like contenders, such as jobs/1 beside the lock jobs. All keys
+// have the form of contenders. The error is ErrGone if e has entered and its key is gone.
 //
 // It compares leases because a read of keys alone does not return them, and a read of values may be large. Mostly the
 // first key is attached. There may be thousands that are not, so each request compares twice as many, and half as many
 // once one of them is.
-func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (passed int, err error) {
+func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (passed, strays int, err error) {
 	var own []clientv3.Op
 	if e.Rev != 0 {
 		own = []clientv3.Op{clientv3.OpGet(e.Key, clientv3.WithKeysOnly())}
@@ -222,38 +222,43 @@ func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (pas
 	for size, most := 1, etcd.PartSize; passed < len(list) || e.Rev != 0; {
 		part := list[passed:min(passed+size, len(list))]
 		var cmps []clientv3.Cmp
+		var there []clientv3.Op
 		for _, kv := range part {
 			cmps = append(cmps, isAttached(e.Prefix, string(kv.Key), "!="))
+			there = append(there, clientv3.OpGet(string(kv.Key), clientv3.WithCountOnly()))
 		}
 		if e.Rev != 0 {
 			cmps = append(cmps, e.Held())
 		}
-		resp, err := a.Txn(cmps, nil, own)
+		resp, err := a.Txn(cmps, there, own)
 		switch {
 		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
 			most = len(part) / 2
 			size = most
 			continue
 		case err != nil:
-			return 0, err
+			return 0, 0, err
 		case resp.Succeeded: // none of part is attached
+			for _, r := range resp.Responses {
+				strays += int(r.GetResponseRange().Count)
+			}
 			if passed += len(part); passed == len(list) {
-				return passed, nil
+				return passed, strays, nil
 			}
 			size = min(2*size, most)
 			continue
 		}
 		if e.Rev != 0 {
 			if kv := first(resp.Responses[0].GetResponseRange().Kvs); kv == nil || kv.CreateRevision != e.Rev {
-				return 0, ErrGone
+				return 0, 0, ErrGone
 			}
 		}
 		if len(part) <= 1 {
-			return passed, nil
+			return passed, strays, nil
 		}
 		size = len(part) / 2
 	}
-	return passed, nil
+	return passed, strays, nil
 }
 
 // isAttached compares the lease of a key with that in its name.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -228,5 +229,26 @@ func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
 		requirePending(t, got)
 		other.leave(t, next)
 		require.NoError(t, receive(t, got).err)
+	})
+}
+
+// A contender that leaves between the reading of the names and that of the leases is not taken for a key that is no
+// contender, which somebody would search for in vain.
+func TestQueue_mixed_leavesMeanwhile(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.srv.Put("a/nested/x", "")
+		first := other.enter(t, "1")
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
+		tried := inBackground(e, func() (queue.Entry, error) {
+			entered, _, err := e.TryEnter(e.once(t.Context()), e.entry("us"), "us")
+			return entered, err
+		})
+		other.leave(t, first)
+		got := receive(t, tried)
+		require.NoError(t, got.err)
+		require.NotZero(t, got.val.Rev)
+		require.Empty(t, e.reported)
 	})
 }
