@@ -211,6 +211,24 @@ func TestQueue_numberedDataIsCheap(t *testing.T) {
 	})
 }
 
+// The server allows fewer operations in a transaction than there are such keys.
+func TestQueue_numberedDataAndFewOperations(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		for i := range 200 {
+			e.srv.Put(fmt.Sprintf("a/%d", i+1), "data")
+		}
+		first, second := e.enter(t, "1"), e.enter(t, "2")
+		e.allowOps(10)
+		ahead, err := e.Ahead(e.once(t.Context()), second.Entry)
+		require.NoError(t, err)
+		require.Equal(t, first.Key, ahead.Key)
+		owner, err := e.Owner(e.once(t.Context()), "a/")
+		require.NoError(t, err)
+		require.Equal(t, first.Key, string(owner.Key))
+	})
+}
+
 // In a queue with nested names, a key between the owner's and the waiter's is off its lease, and is put back on it
 // while the owner holds: it is a contender again, before the waiter.
 func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
