@@ -84,7 +84,7 @@ func checkTarget(client *clientv3.Client, name string) error {
 	if client == nil {
 		return errors.New("election: client is nil, want an etcd client")
 	}
-	if err := queue.CheckName(name); err != nil {
+	if err := queue.CheckFullName(name); err != nil {
 		return fmt.Errorf("election: name %w", err)
 	}
 	return nil

@@ -170,10 +170,24 @@ func TestReads_end(t *testing.T) {
 
 			require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
 			require.ErrorContains(t, read(t.Context(), s.c.Client, ""), "election: name is empty")
-			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" begins or ends`)
-			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 1025)), "election: name has 1025 bytes")
+			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" ends`)
+			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 2049)), "election: name has 2049 bytes")
 			_ = s.c.Close()
 			require.ErrorContains(t, read(t.Context(), s.c.Client, "n"), "client is closed")
+		})
+	}
+}
+
+// Under any prefix of a session the leader is found by its full name.
+func TestReads_anyPrefix(t *testing.T) {
+	for _, full := range []string{"/n", "//jobs//n", strings.Repeat("p", 1024) + strings.Repeat("n", 1024)} {
+		inBubble(t, full[:2], func(t *testing.T) {
+			s := newStage(t)
+			lease := s.grant(t)
+			l := s.put(t, keyOf(full, lease, ""), "me", lease)
+			got, err := election.Current(t.Context(), s.c.Client, full)
+			require.NoError(t, err)
+			require.Equal(t, l, got)
 		})
 	}
 }

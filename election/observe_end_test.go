@@ -24,8 +24,8 @@ func TestObserve_refusesBadInput(t *testing.T) {
 			want   string
 		}{
 			{nil, "n", "election: client is nil, want an etcd client"},
-			{s.c.Client, "", "election: name is empty, want 1 to 1024 bytes"},
-			{s.c.Client, "/n", `election: name "/n" begins or ends with "/"`},
+			{s.c.Client, "", "election: name is empty, want 1 to 2048 bytes"},
+			{s.c.Client, "n/", `election: name "n/" ends with "/"`},
 		} {
 			times := 0
 			for l, err := range election.Observe(t.Context(), tt.client, tt.name) {

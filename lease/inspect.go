@@ -98,8 +98,10 @@ func checkInspected(client *clientv3.Client, name string) error {
 	return nil
 }
 
-// checkQueueName is [queue.CheckName] for names as spelled in the keys: nodes and slots have parts that begin with "~".
-func checkQueueName(name string) error { return queue.CheckName(strings.ReplaceAll(name, "/~", "/")) }
+// checkQueueName checks a full name as spelled in the keys: nodes and slots have parts that begin with "~".
+func checkQueueName(name string) error {
+	return queue.CheckFullName(strings.ReplaceAll(name, "/~", "/"))
+}
 
 const (
 	// inspectAttempt bounds the first attempt of a read, see etcd.Conn.Do.

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -45,8 +46,8 @@ func TestObservers_errors(t *testing.T) {
 				require.EqualError(t, call(ctx, client, "\xff"), `lease: prefix is "\xff", want UTF-8 without NUL`)
 				require.EqualError(t, call(ctx, client, strings.Repeat("a", 2049)), "lease: prefix has 2049 bytes, want 0 to 2048")
 			} else {
-				require.EqualError(t, call(ctx, client, ""), "lease: name is empty, want 1 to 1024 bytes")
-				require.ErrorContains(t, call(ctx, client, "a/~/b"), `lease: name "a//b" contains "//"`)
+				require.EqualError(t, call(ctx, client, ""), "lease: name is empty, want 1 to 2048 bytes")
+				require.ErrorContains(t, call(ctx, client, "a/~b/"), `lease: name "a/b/" ends with "/"`)
 			}
 			require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
 
@@ -61,6 +62,34 @@ func TestObservers_errors(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, e.now(), time.Minute)
 			e.c.Restore()
+		})
+	}
+}
+
+// Whatever prefix a session has, its locks are found by their full names.
+func TestObservers_anyPrefix(t *testing.T) {
+	for _, prefix := range []string{"", "jobs/", "/jobs/", "/", "jobs//", strings.Repeat("p", 1024)} {
+		inBubble(t, fmt.Sprintf("%.10q", prefix), func(t *testing.T) {
+			e := start(t, lease.Options{Prefix: prefix})
+			name := strings.Repeat("n", 1024)
+			full := prefix + name
+			l := e.lock(t, name)
+			require.Len(t, e.inspect(t, full).Holders, 1)
+			for q, err := range lease.Watch(t.Context(), e.c.Client, full) {
+				require.NoError(t, err)
+				require.Len(t, q.Holders, 1)
+				break
+			}
+			n := 0
+			for q, err := range lease.List(t.Context(), e.c.Client, prefix) {
+				require.NoError(t, err)
+				require.Equal(t, full, q.Name)
+				n++
+			}
+			require.Equal(t, 1, n)
+			e.release(t, full, lease.ReleaseOptions{})
+			e.at(time.Second)
+			require.ErrorIs(t, l.Err(), lease.ErrAskedToRelease)
 		})
 	}
 }

@@ -21,10 +21,10 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// checkName checks a name as it stands in etcd. Unlike a name that a user may lock, it may have parts that begin with
-// "~": those of slots and of nodes of a tree.
+// checkName checks a name as it stands in etcd. Unlike a name that a user may lock, it may have a session's prefix, and
+// parts that begin with "~": those of slots and of nodes of a tree.
 func checkName(name string) error {
-	if err := locks.CheckName(strings.ReplaceAll(name, "/~", "/")); err != nil {
+	if err := locks.CheckFullName(strings.ReplaceAll(name, "/~", "/")); err != nil {
 		return fmt.Errorf("NAME %w", err)
 	}
 	return nil

@@ -112,9 +112,9 @@ func TestUsage_wrongTexts(t *testing.T) {
 		says string
 		args []string
 	}{
-		{`NAME "a//b" contains "//"`, []string{"get", "a//b"}},
-		{`NAME is empty, want 1 to 1024 bytes`, []string{"watch", ""}},
-		{`NAME "a/" begins or ends with "/"`, []string{"release", "a/", "--yes", "--token", "7"}},
+		{`NAME "~a" has a part that begins with "~"`, []string{"get", "~a"}},
+		{`NAME is empty, want 1 to 2048 bytes`, []string{"watch", ""}},
+		{`NAME "a/" ends with "/"`, []string{"release", "a/", "--yes", "--token", "7"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"ls", "\xff"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"doctor", "\xff"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},

@@ -165,21 +165,44 @@ func Below(key []byte) string { return string(key[:bytes.LastIndexByte(key, '/')
 // CheckName returns an error for a name that would leave its own key space or that people could not read. The error
 // says what is wrong; the caller adds the field.
 func CheckName(name string) error {
+	if err := checkText(name, MaxName); err != nil {
+		return err
+	}
 	switch {
-	case name == "":
-		return fmt.Errorf("is empty, want 1 to %d bytes", MaxName)
-	case len(name) > MaxName:
-		return fmt.Errorf("has %d bytes, want 1 to %d", len(name), MaxName)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("%q is not valid UTF-8", name)
-	case strings.ContainsRune(name, 0):
-		return fmt.Errorf("%q contains NUL", name)
 	case strings.HasPrefix(name, "/"), strings.HasSuffix(name, "/"):
 		return fmt.Errorf("%q begins or ends with \"/\"", name)
 	case strings.Contains(name, "//"):
 		return fmt.Errorf("%q contains \"//\"", name)
 	case HasReserved(name):
 		return fmt.Errorf("%q has a part that begins with \"~\"", name)
+	}
+	return nil
+}
+
+// CheckFullName is CheckName for a name behind a session's prefix, which may begin with "/" and contain "//".
+func CheckFullName(name string) error {
+	if err := checkText(name, 2*MaxName); err != nil {
+		return err
+	}
+	switch {
+	case strings.HasSuffix(name, "/"):
+		return fmt.Errorf("%q ends with \"/\"", name)
+	case HasReserved(name):
+		return fmt.Errorf("%q has a part that begins with \"~\"", name)
+	}
+	return nil
+}
+
+func checkText(name string, most int) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("is empty, want 1 to %d bytes", most)
+	case len(name) > most:
+		return fmt.Errorf("has %d bytes, want 1 to %d", len(name), most)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%q is not valid UTF-8", name)
+	case strings.ContainsRune(name, 0):
+		return fmt.Errorf("%q contains NUL", name)
 	}
 	return nil
 }

@@ -87,6 +87,27 @@ func TestCheckName(t *testing.T) {
 	}
 }
 
+// A session's prefix may begin with "/" and contain "//", and is as long as a name.
+func TestCheckFullName(t *testing.T) {
+	for name, want := range map[string]string{
+		"a":                       "",
+		"/a":                      "",
+		"//a//b":                  "",
+		strings.Repeat("a", 2048): "",
+		"":                        "is empty, want 1 to 2048 bytes",
+		strings.Repeat("a", 2049): "has 2049 bytes, want 1 to 2048",
+		"a\x00b":                  `"a\x00b" contains NUL`,
+		"/":                       `"/" ends with "/"`,
+		"/~b":                     `"/~b" has a part that begins with "~"`,
+	} {
+		if err := queue.CheckFullName(name); want == "" {
+			require.NoError(t, err, "%q", name)
+		} else {
+			require.EqualError(t, err, want)
+		}
+	}
+}
+
 // Whatever two different names are accepted, a contender of one is below its own prefix and is no contender of the
 // other. Suffixes are those that sessions make, without "/".
 func FuzzCheckName(f *testing.F) {
