@@ -251,6 +251,19 @@ func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
 	})
 }
 
+// With a context that has ended, Close blames nothing that does not run.
+func TestSession_Close_contextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errMine)
+		for range 20 { // a choice between two that are ready is random
+			err := start(t, lease.Options{}).s.Close(ctx)
+			require.ErrorIs(t, err, errMine)
+			require.NotContains(t, err.Error(), "have not ended")
+		}
+	})
+}
+
 // NewSession ends with its context, and leaves nothing running.
 func TestNewSession_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
