@@ -128,6 +128,9 @@ func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
 			locked = append(locked, part.lockedBy(holders[i]))
 		}
 	}
+	if c.with != nil && c.with[0].shared { // a tree, whose node comes before those above it
+		slices.Reverse(locked)
+	}
 	if len(locked) == 1 {
 		return c, locked[0]
 	}

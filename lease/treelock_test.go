@@ -57,6 +57,23 @@ func TestSession_TryLockTree_excludesAboveAndBelow(t *testing.T) {
 	})
 }
 
+// The first error is that of the node nearest to the root: below a holder there are only waiters.
+func TestSession_TryLockTree_namesTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		other := e.join(t)
+		l := e.tree(t, "a")
+		waiter := begin(other, func() (*lease.TreeLock, error) { return other.s.LockTree(t.Context(), "a/b") })
+		_, err := e.s.TryLockTree(t.Context(), "a/b")
+		locked := new(lease.LockedError)
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, "a", locked.Name)
+		require.Equal(t, l.Token(), locked.Token)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, granted(t, waiter).lock.Unlock(t.Context()))
+	})
+}
+
 // Nodes are served in the order of arrival, and nobody overtakes a waiter for a node above.
 func TestSession_LockTree_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
