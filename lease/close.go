@@ -112,6 +112,10 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	s.mu.Lock()
 	leases := append(slices.Clone(s.earlier), g)
 	s.mu.Unlock()
+	// For the remaining life of the lease or, if that is lost, for a few attempts; and for 10 s at most, because what is not
+	// deleted by then expires soon.
+	ctx, cancel := context.WithTimeout(ctx, min(max(g.remaining()+g.margin, 3*g.queue.Bound), 10*time.Second))
+	defer cancel()
 	var errs []error
 	for _, g := range leases {
 		errs = append(errs, g.giveBack(ctx))
@@ -124,10 +128,6 @@ func (g *grant) giveBack(ctx context.Context) error {
 	if g.expired() {
 		return nil
 	}
-	// For the remaining life of the lease or, if that is lost, for a few attempts; and for 10 s at most, because what is not
-	// deleted by then expires soon.
-	ctx, cancel := context.WithTimeout(ctx, min(max(g.remaining()+g.margin, 3*g.queue.Bound), 10*time.Second))
-	defer cancel()
 	keys := g.keys.inUse()
 	if g.adopted {
 		if err := errors.Join(g.deleteKeys(ctx, keys), g.reaper.flush(ctx)); err != nil {

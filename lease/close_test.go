@@ -317,3 +317,18 @@ func TestSession_Close_revokesAnEarlierLease(t *testing.T) {
 		require.Equal(t, usable, e.now())
 	})
 }
+
+// The bound of Close is one for all leases of the session.
+func TestSession_Close_behindABlackHole_withAnEarlierLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		e.at(usable)
+		e.c.Reset()
+		require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
+		e.c.Cut()
+		err := e.s.Close(t.Context())
+		require.ErrorContains(t, err, "expires by itself")
+		require.Equal(t, usable+10*time.Second, e.now())
+	})
+}
