@@ -87,9 +87,12 @@ func (s *KeepAlive) Close() {
 }
 
 // Open opens the stream ahead of the first renewal, because the server may take a while to authenticate. If it fails,
-// the renewal tries again.
+// the renewal tries again. It does not wait for a renewal that is under way, which in a bubble of testing/synctest would
+// stop the clock.
 func (s *KeepAlive) Open() {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return
+	}
 	defer s.mu.Unlock()
 	if s.current == nil {
 		_ = s.open() // the renewal will report the error

@@ -140,3 +140,26 @@ func TestKeepAlive_lateRenewalMakesNoConnection(t *testing.T) {
 	require.Error(t, err)
 	require.False(t, k.Dialed())
 }
+
+// Open comes late if the first renewal is due at once, as after a slow grant of the lease.
+func TestKeepAlive_Open_doesNotWaitForARenewal(t *testing.T) {
+	s, addr := serveLeases(t)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
+	require.NoError(t, err)
+	defer client.Close() //nolint:errcheck // the test is over
+	k := etcd.Of(client).NewKeepAlive(t.Context(), 7, addr, time.Minute)
+	defer k.Close()
+	go func() { _, _ = k.Renew(clock.System) }()
+	_, err = (<-s.streams).Recv() // and does not answer
+	require.NoError(t, err)
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		k.Open()
+	}()
+	select {
+	case <-opened:
+	case <-time.After(5 * time.Second):
+		require.FailNow(t, "Open waits")
+	}
+}
