@@ -253,7 +253,10 @@ func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, err
 	c.g.served.Store(true)
 	c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
 	if maxHold > 0 {
-		l.maxHold = time.AfterFunc(maxHold, func() { c.end(ErrMaxHold) })
+		l.maxHold = time.AfterFunc(maxHold, func() {
+			c.g.checkDeadline() // a loss that has already happened comes first
+			c.end(ErrMaxHold)
+		})
 	}
 	return l, nil
 }

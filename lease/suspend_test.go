@@ -115,6 +115,21 @@ func TestLock_deadlineIsTheReasonEvenIfTheKeyGoesFirst(t *testing.T) {
 	})
 }
 
+// The same if the bound of the hold has been reached since: with that cause, the lock would still be held.
+func TestLock_deadlineIsTheReasonAlsoAfterTheLongestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := hosttest.Start(t, false)
+		e := start(t, lease.Options{})
+		l, err := e.s.TryLock(t.Context(), "a", lease.WithMaxHold(1200*time.Millisecond))
+		require.NoError(t, err)
+		e.at(1100 * time.Millisecond)
+		host.Suspend(usable)
+		e.at(1200 * time.Millisecond) // before the next check of the clock
+		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
+	})
+}
+
 // A short suspension moves the deadline closer. The renewal that became due meanwhile is sent as soon as the session
 // checks the clocks, so the lock is not lost.
 func TestSession_shortSuspensionCostsNothing(t *testing.T) {
