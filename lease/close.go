@@ -63,9 +63,8 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	err := s.release(ctx, g)
 
 	s.mu.Lock()
-	s.stopped = true
+	s.stop() // no goroutine is started after this
 	s.mu.Unlock()
-	s.stop()
 	s.wg.Wait() // short: the end of s.run has ended all their requests
 	g.lose(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
 	switch {

@@ -55,7 +55,6 @@ type Session struct {
 	healing  *healing             // not nil while a new lease is requested
 	changed  chan struct{}        // closed and replaced when the status changes
 	closing  bool                 // Close was called
-	stopped  bool                 // no goroutine may be started any more
 	scopes   int                  // waiting acquisitions and functions running under Do
 	idle     chan struct{}        // made by Close; closed when scopes is 0
 	closeErr error                // what Close returns, valid once closed
@@ -234,7 +233,7 @@ func (s *Session) spawn(f func(context.Context)) bool {
 
 // goLocked is spawn under s.mu.
 func (s *Session) goLocked(f func(context.Context)) bool {
-	if s.stopped {
+	if s.run.Err() != nil {
 		return false
 	}
 	s.wg.Go(func() { f(s.run) })
