@@ -190,9 +190,6 @@ func (o *onlooker) check(a *etcd.Attempt) error {
 func (o *onlooker) apply(events []*clientv3.Event) {
 	for i, ev := range events {
 		kv := ev.Kv
-		if kv.ModRevision <= o.rev {
-			continue
-		}
 		if queue.InQueues(o.look.Prefix, kv.Key) {
 			s, ok := see(kv)
 			if ok && ev.Type == mvccpb.Event_PUT && queue.Contends(s.in, kv) {
