@@ -203,6 +203,7 @@ func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []q
 				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
 				c.discard()
 			})
+			continue
 		case errors.Is(err, queue.ErrGone) && c.with != nil:
 			for _, c := range c.all() {
 				if c.entry.Rev == 0 {
@@ -211,10 +212,8 @@ func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []q
 					return lost
 				}
 			}
-			return err
-		default:
-			return err
 		}
+		return err
 	}
 }
 

@@ -107,7 +107,7 @@ func (c *contender) release(ctx context.Context) (gone *contender, err error) {
 	next := c.g.turns.leave(c) // nil for a set, which has no turn
 	handOver := next != nil
 	if handOver {
-		p.entry = c.g.take(c.name, next.mark, false)
+		p.entry = c.g.take(c.name, "", false)
 	}
 	late, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
 		if handOver {
