@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -107,9 +106,10 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 			return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
 		}
 	}
-	// The server may still have earlier leases, with the keys of locks that were lost and not unlocked.
+	// The server may still have earlier leases, with the keys of locks that were lost and not unlocked. These leases expire
+	// sooner, so they come after the present one.
 	s.mu.Lock()
-	leases := append(slices.Clone(s.earlier), g)
+	leases := append([]*grant{g}, s.earlier...)
 	s.mu.Unlock()
 	// For the remaining life of the lease or, if that is lost, for a few attempts; and for 10 s at most, because what is not
 	// deleted by then expires soon.

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -315,6 +317,23 @@ func TestSession_Close_revokesAnEarlierLease(t *testing.T) {
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Empty(t, e.leaseIDs())
 		require.Equal(t, usable, e.now())
+	})
+}
+
+// An earlier lease that cannot be revoked does not keep the present one.
+func TestSession_Close_revokesThePresentLeaseFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		earlier := e.s.Status().LeaseID
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Answer})
+		e.at(usable)
+		e.c.Reset()
+		e.lock(t, "a")
+		e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request, Match: func(call fakeetcd.Call) bool {
+			return call.Request.(*pb.LeaseRevokeRequest).ID == int64(earlier)
+		}})
+		require.Error(t, e.s.Close(t.Context()))
+		require.Equal(t, []clientv3.LeaseID{earlier}, e.leaseIDs())
 	})
 }
 
