@@ -12,8 +12,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
@@ -144,30 +142,4 @@ func TestNew_input(t *testing.T) {
 	require.NoError(t, err)
 	_, err = leaseotel.NewResources(leaseotel.ResourceOptions{})
 	require.NoError(t, err)
-}
-
-// BenchmarkTelemetry measures the hooks of one lock and its unlock.
-func BenchmarkTelemetry(b *testing.B) {
-	for name, opts := range map[string]leaseotel.Options{
-		"all":         {MeterProvider: newProcess().meters, TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(toNowhere{}))},
-		"not sampled": {MeterProvider: newProcess().meters, TracerProvider: newProcess(sdktrace.WithSampler(&never{})).tracers},
-		"no SDK":      {MeterProvider: noop.NewMeterProvider(), TracerProvider: nooptrace.NewTracerProvider()},
-	} {
-		b.Run(name, func(b *testing.B) { benchmark(b, opts) })
-	}
-}
-
-func benchmark(b *testing.B, opts leaseotel.Options) {
-	b.Helper()
-	telemetry, err := leaseotel.New(opts)
-	require.NoError(b, err)
-	h := telemetry.Hooks()
-	a := lease.Acquisition{Kind: lease.KindLock, Names: []string{"orders"}}
-	hold := lease.Hold{Acquisition: a, Acquired: lease.Acquired{Token: 54, Locks: a.Names, Key: "orders/1"}}
-	b.ReportAllocs()
-	for b.Loop() {
-		ctx := h.AcquireStart(b.Context(), a)
-		h.AcquireEnd(ctx, a, hold.Acquired)
-		h.Released(ctx, hold, nil)
-	}
 }

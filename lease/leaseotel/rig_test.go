@@ -133,9 +133,3 @@ func (p *process) metrics(t *testing.T) string {
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
-
-// toNowhere is an exporter that drops all spans.
-type toNowhere struct{}
-
-func (toNowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
-func (toNowhere) Shutdown(context.Context) error                             { return nil }

@@ -146,19 +146,6 @@ func TestTelemetry_spansOfOutcomes(t *testing.T) {
 			require.NoError(e, err)
 		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
 hold lock < acquire lock, 3s, Error "key_deleted" {error.type=key_deleted kind=lock outcome=lost reason=key_deleted try=false}`},
-		"deadline passed": {func(e scene) {
-			_, err := e.s.Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			require.NoError(e, e.s.Expire(e.Context()))
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 29s, Error "deadline_passed" {error.type=deadline_passed kind=lock outcome=lost reason=deadline_passed try=false}`},
-		"lost, and unlocked after that": {func(e scene) {
-			l, err := e.s.Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			require.NoError(e, e.s.Expire(e.Context()))
-			require.ErrorIs(e, l.Unlock(e.Context()), lease.ErrLost)
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 29s, Error "deadline_passed" {error.type=deadline_passed kind=lock outcome=lost reason=deadline_passed try=false}`},
 		"session closed": {func(e scene) {
 			_, err := e.s.Lock(e.Context(), "secret")
 			require.NoError(e, err)
@@ -176,23 +163,6 @@ hold lock < acquire lock, 1s {kind=lock outcome=lost reason=session_closed try=f
 			e.s.Heal()
 		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
 hold lock < acquire lock, 1s {kind=lock outcome=canceled try=false}`},
-		"longest hold": {func(e scene) {
-			l, err := e.s.Lock(e.Context(), "secret", lease.WithMaxHold(time.Second))
-			require.NoError(e, err)
-			<-l.Context().Done()
-			time.Sleep(time.Second) // the key is still there
-			require.NoError(e, l.Unlock(e.Context()))
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 2s {kind=lock outcome=released try=false}`},
-		"longest hold that nobody unlocks": {func(e scene) {
-			l, err := e.s.Lock(e.Context(), "secret", lease.WithMaxHold(time.Second))
-			require.NoError(e, err)
-			<-l.Context().Done()
-			time.Sleep(time.Second)
-			require.NoError(e, e.s.Close(e.Context()))
-			synctest.Wait()
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 2s {kind=lock outcome=lost reason=session_closed try=false}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

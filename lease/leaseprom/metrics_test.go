@@ -112,20 +112,6 @@ losses_total{lock,key_deleted} 1`, names...)
 	})
 }
 
-// A loss that only the release finds is counted too.
-func TestMetrics_lossFoundByUnlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, s, registry := hooked(t, leaseprom.Options{})
-		l, err := s.Lock(t.Context(), "a")
-		require.NoError(t, err)
-		_, err = srv.Client(t).Delete(t.Context(), l.Key()) // the key is too young to be watched
-		require.NoError(t, err)
-		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrLost)
-		requireMetrics(t, registry, `locks_held{lock} 0
-losses_total{lock,key_deleted} 1`, "leasefence_locks_held", "leasefence_losses_total")
-	})
-}
-
 func TestMetrics_withALabelForTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, s, registry := hooked(t, leaseprom.Options{Lock: func(a lease.Acquisition) string {
@@ -172,35 +158,6 @@ cleanup_keys{} 0
 session_state{held} 0
 session_state{jeopardy} 0
 session_state{lost} 1`, names...)
-	})
-}
-
-// A try is never counted as waiting, whatever its error is, and the count goes down for every call that has waited.
-func TestMetrics_waitingReturnsToZero(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, s, registry := hooked(t, leaseprom.Options{})
-		other := srv.Session(t, lease.Options{})
-		_, err := other.Permit(t.Context(), "sem", 3)
-		require.NoError(t, err)
-		_, err = s.TryPermit(t.Context(), "sem", 2, lease.WithLimitChange())
-		require.ErrorIs(t, err, lease.ErrLocked)
-
-		_, err = other.Lock(t.Context(), "a")
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		ended := make(chan error)
-		go func() {
-			_, err := s.Lock(ctx, "a")
-			ended <- err
-		}()
-		synctest.Wait()
-		_, err = s.TryLock(t.Context(), "a")
-		cancel(err) // with an ErrLocked as the cause, as errgroup would
-		require.ErrorIs(t, <-ended, lease.ErrLocked)
-		requireMetrics(t, registry, `acquisitions_total{lock,canceled} 1
-acquisitions_total{lock,locked} 1
-acquisitions_total{permit,locked} 1
-acquisitions_waiting{lock} 0`, "leasefence_acquisitions_total", "leasefence_acquisitions_waiting")
 	})
 }
 
