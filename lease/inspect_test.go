@@ -132,17 +132,6 @@ func TestInspect_semaphores(t *testing.T) {
 	})
 }
 
-func TestInspect_nodesOfTrees(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "me"})
-		_, err := e.s.TryLockTree(t.Context(), "a/b")
-		require.NoError(t, err)
-		require.Equal(t, "reader:me |", shape(e.inspect(t, "a")))
-		require.Equal(t, "exclusive:me |", shape(e.inspect(t, "a/~b")))
-		require.Equal(t, "|", shape(e.inspect(t, "a/b")))
-	})
-}
-
 // Each lease is asked for once, however many keys it has, and may be gone by then.
 func TestInspect_leases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -42,18 +42,6 @@ func startStuck(t *testing.T) *env {
 	return e
 }
 
-// A log handler may block forever: the deadline does not wait for it.
-func TestLock_endsAtTheDeadlineThoughTheLoggerBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := startStuck(t)
-		l := e.lock(t, "a")
-		end := e.ended(l)
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: errDenied})
-		require.Equal(t, usable, receive(t, end))
-		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-	})
-}
-
 // Renewals, a new lease and Close do not wait for a log handler either. Close leaves nothing running except the
 // caller's handler.
 func TestSession_goesOnThoughTheLoggerBlocks(t *testing.T) {

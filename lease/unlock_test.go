@@ -16,27 +16,6 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-func TestLock_Unlock_endsTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		for _, held := range []time.Duration{0, time.Second} { // watched or not
-			l := e.lock(t, "a")
-			time.Sleep(held)
-			require.NoError(t, l.Err())
-			require.NoError(t, l.Unlock(t.Context()))
-			require.Empty(t, e.keys(""))
-			require.ErrorIs(t, l.Err(), lease.ErrUnlocked)
-			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
-			require.NotErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
-			err := l.Unlock(t.Context())
-			require.ErrorIs(t, err, lease.ErrUnlocked)
-			require.ErrorContains(t, err, `lease: unlock "a":`)
-			time.Sleep(time.Minute)
-			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
-		}
-	})
-}
-
 // Unlock ends the context before it sends anything, so no work goes on under a lock that is being released.
 func TestLock_Unlock_endsTheContextFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
