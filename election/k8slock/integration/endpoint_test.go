@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -32,7 +31,7 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	var terms []*term
 	lost := make(chan string, electors)
 	for i := range electors {
-		led := leader(t, startOver(t, client, fmt.Sprint(name, i)))
+		led := leader(t, start(t, client, fmt.Sprint(name, i)))
 		context.AfterFunc(led.work, func() { lost <- led.Describe() })
 		terms = append(terms, led)
 	}
@@ -70,16 +69,4 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, led.token, token)
 	}
-}
-
-// startOver starts an elector for the election called name, over a client that others use too. It runs until the test
-// ends.
-func startOver(t *testing.T, client *clientv3.Client, name string) *candidate {
-	t.Helper()
-	c := &candidate{led: make(chan *term, 10), over: make(chan time.Time, 10)}
-	var err error
-	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
-	require.NoError(t, err)
-	c.run(t)
-	return c
 }

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
 )
 
@@ -29,14 +29,11 @@ const (
 	timeout       = 500 * time.Millisecond
 )
 
-// candidate is client-go's elector on a Lock with its own client, which a test can cut off.
+// candidate is client-go's elector on a Lock.
 type candidate struct {
 	*k8slock.Lock
-	proxy *faults.Proxy
-	stop  context.CancelFunc
-	ran   chan struct{} // closed when the elector has returned
-	led   chan *term
-	over  chan time.Time // receives when the elector called OnStoppedLeading
+	led  chan *term
+	over chan time.Time // receives when the elector called OnStoppedLeading
 }
 
 // term is the time from one OnStartedLeading to the end of its work.
@@ -47,31 +44,18 @@ type term struct {
 	work  context.Context //nolint:containedctx // the result of NewContext in the callback
 }
 
-func newCandidate(t *testing.T, srv *etcdtest.Server) *candidate {
+func newCandidate(t *testing.T, client *clientv3.Client, name string) *candidate {
 	t.Helper()
-	c := &candidate{
-		proxy: faults.NewProxy(t, srv.Endpoint()),
-		led:   make(chan *term, 10),
-		over:  make(chan time.Time, 10),
-	}
-	client := srv.Client(t, etcdtest.Via(c.proxy.Addr()))
-	var err error
-	c.Lock, err = k8slock.New(client, name, k8slock.Options{Timeout: timeout})
+	l, err := k8slock.New(client, name, k8slock.Options{Timeout: timeout})
 	require.NoError(t, err)
-	t.Cleanup(func() { c.RecordEvent("stopped leading") }) // ends a tenure that a test has begun without an elector
-	return c
+	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // ends a tenure that a test has begun without an elector
+	return &candidate{l, make(chan *term, 10), make(chan time.Time, 10)}
 }
 
 // start starts an elector that runs until the test ends.
-func start(t *testing.T, srv *etcdtest.Server) *candidate {
+func start(t *testing.T, client *clientv3.Client, name string) *candidate {
 	t.Helper()
-	c := newCandidate(t, srv)
-	c.run(t)
-	return c
-}
-
-func (c *candidate) run(t *testing.T) {
-	t.Helper()
+	c := newCandidate(t, client, name)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            c.Lock,
 		LeaseDuration:   leaseDuration,
@@ -93,12 +77,12 @@ func (c *candidate) run(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan struct{})
-	c.stop, c.ran = cancel, ran
 	go func() {
 		defer close(ran)
 		elector.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ran })
+	return c
 }
 
 // leader waits for the next term of any of the candidates.

@@ -20,6 +20,7 @@ import (
 // managed is a manager of controller-runtime, without an API server, and its Runnable, which needs leader election.
 type managed struct {
 	*candidate
+	stop context.CancelFunc
 	done chan error // receives the result of the manager's Start
 }
 
@@ -40,7 +41,7 @@ func (m *managed) Start(ctx context.Context) error {
 
 func startManager(t *testing.T, srv *etcdtest.Server) *managed {
 	t.Helper()
-	m := &managed{newCandidate(t, srv), make(chan error, 1)}
+	m := &managed{candidate: newCandidate(t, srv.Client(t), name), done: make(chan error, 1)}
 	mgr, err := manager.New(&rest.Config{Host: "https://127.0.0.1:1"}, manager.Options{
 		LeaderElection:                      true,
 		LeaderElectionResourceLockInterface: m.Lock,
