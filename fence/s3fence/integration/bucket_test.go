@@ -16,8 +16,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/smithy-go/middleware"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
@@ -149,28 +147,6 @@ func TestBucket_Probe(t *testing.T) {
 	left, err := c.ListObjectsV2(t.Context(), &s3.ListObjectsV2Input{Bucket: &name})
 	require.NoError(t, err)
 	require.Empty(t, left.Contents, "the probe left something behind")
-}
-
-// A client that leaves out a header acts like an endpoint that ignores it: the server does the write.
-func TestBucket_Probe_refusesAnUnsafeEndpoint(t *testing.T) {
-	for header, want := range map[string]string{
-		"If-Match":      "ignored If-Match with an old ETag",
-		"If-None-Match": "ignored If-None-Match: * on an object that exists",
-	} {
-		c := newClient(t, reliable)
-		name := makeBucket(t, c)
-		unsafe := s3.New(c.Options(), s3.WithAPIOptions(func(stack *middleware.Stack) error {
-			return stack.Build.Add(middleware.BuildMiddlewareFunc("strip", func(
-				ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler,
-			) (middleware.BuildOutput, middleware.Metadata, error) {
-				in.Request.(*smithyhttp.Request).Header.Del(header)
-				return next.HandleBuild(ctx, in)
-			}), middleware.After)
-		}))
-		err := open(t, unsafe, name).Probe(t.Context())
-		require.ErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
-		require.ErrorContains(t, err, want)
-	}
 }
 
 // An object is claimed and then written, with the longest name of a lock. A reader's claim keeps a large payload, and
