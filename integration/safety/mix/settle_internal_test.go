@@ -41,19 +41,6 @@ func TestRound_complainsOfAWaiterThatIsNotServed(t *testing.T) {
 	require.True(t, gaveUp, "the waiters give up, so that the run can end")
 }
 
-func TestRound_waitsForAWaiterThatIsServedInTime(t *testing.T) {
-	r := soonOver(t)
-	r.tape.Record(history.Event{Kind: history.Enter, Op: 7})
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		r.tape.Record(history.Event{Kind: history.Grant, Op: 7})
-	}()
-	r.awaitServed(time.Minute)
-	<-served
-	require.Empty(t, r.report.Violations)
-}
-
 func TestRound_excusesACallerAsLongAsASlowCommitDelaysIt(t *testing.T) {
 	r := soonOver(t)
 	r.tape.Clock += history.Clock(r.tape.Now() - time.Minute) // the run began a minute ago
