@@ -38,7 +38,6 @@ func eachLost(t *testing.T, test func(*testing.T, fakeetcd.Method, fakeetcd.Faul
 // An acquisition whose messages are all lost is undone, whatever the server did.
 func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		t.Helper()
 		a, b := newPair(t)
 		restore := a.c.Inject(method, fault)
 		began := time.Now()
@@ -62,7 +61,6 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 // An acquisition of which one or two messages are lost succeeds, and writes once.
 func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		t.Helper()
 		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
 			a := newCandidate(t, newServer(t), k8slock.Options{})
 			a.c.Inject(method, fault)
@@ -124,7 +122,6 @@ func TestLock_acquisitionThatIsCancelled(t *testing.T) {
 // A renewal whose messages are all lost fails, and the next one renews.
 func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		t.Helper()
 		a := newCandidate(t, newServer(t), k8slock.Options{})
 		token, lease := a.create(t), leaseOfRecord(a.srv)
 		work := a.context(t)
@@ -149,7 +146,6 @@ func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 // A renewal of which one or two messages are lost succeeds, and writes once.
 func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		t.Helper()
 		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
 			a := newCandidate(t, newServer(t), k8slock.Options{})
 			token, lease := a.create(t), leaseOfRecord(a.srv)
@@ -177,7 +173,6 @@ func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
 
 func TestLock_releaseGoesThroughLostMessages(t *testing.T) {
 	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		t.Helper()
 		a, b := newPair(t)
 		token := a.create(t)
 		fault.Times = 1

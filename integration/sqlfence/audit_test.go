@@ -50,7 +50,6 @@ func brief(tenures []audit.Tenure, refusals []audit.Refusal) []string {
 
 func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		audited(t, r)
 		a, b, c := held(t, 10, "a"), held(t, 20, "b\x00\n\xff🦊"), held(t, 30, strings.Repeat("ü", 1000))
 
@@ -92,7 +91,6 @@ func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 
 func TestMarks_History_window(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		audited(t, r)
 		for token := fence.Token(1); token <= 4; token++ {
 			require.NoError(t, r.claim(as(t, token), resource))
@@ -119,7 +117,6 @@ func first(tenures []audit.Tenure, _ []audit.Refusal, _ error) []audit.Tenure { 
 // The row of a tenure is committed with the mark, or neither is.
 func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		audited(t, r)
 		ctx := held(t, older, "a")
 		undone := errors.New("undone")
@@ -149,7 +146,6 @@ func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 // the tenure before is not in the trail.
 func TestMarks_Check_trailDelaysNoOtherResource(t *testing.T) {
 	at(t, []place{readCommitted, mariaDB}, func(t *testing.T, r *rig) {
-		t.Helper()
 		require.NoError(t, r.claim(as(t, older), "a"))
 		audited(t, r)
 		for token := newer; token <= newer+1; token++ {
@@ -164,7 +160,6 @@ func TestMarks_Check_trailDelaysNoOtherResource(t *testing.T) {
 // A path's holder has a tenure at the path's end. It is a writer also where a node above refuses it.
 func TestMarks_History_paths(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		t.Helper()
 		audited(t, r)
 		require.NoError(t, r.claimPath(held(t, older, "a"), "a/b"))
 		require.NoError(t, r.claimPath(held(t, newer, "b"), "a"))
@@ -177,7 +172,6 @@ func TestMarks_History_paths(t *testing.T) {
 // the last superseded, and as many refusals as were returned.
 func TestMarks_History_underContention(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		audited(t, r)
 		const writers, each = 8, 10
 		var mu sync.Mutex
@@ -226,7 +220,6 @@ func TestMarks_History_underContention(t *testing.T) {
 
 func TestMarks_auditBadInput(t *testing.T) {
 	at(t, []place{sqlite, pgxPlace}, func(t *testing.T, r *rig) {
-		t.Helper()
 		ctx := as(t, older)
 		_, _, err := r.history(ctx, sqlfence.Query{})
 		require.ErrorContains(t, err, "Options.Log is empty")

@@ -63,7 +63,6 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 		token      fence.Token
 	}
 	at(t, each, func(t *testing.T, r *rig) {
-		t.Helper()
 		carrying := func(v fencetest.Verb, c call) context.Context {
 			if c.lock == "" {
 				return v.Context(t.Context(), c.token)

@@ -14,7 +14,6 @@ import (
 // The check is not the first statement, and a newer holder writes between the read and the check: the check notices it.
 func TestCheck_afterARead(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, how := range []form{check, checkShared} {
 			for _, token := range []fence.Token{older, newer} {
 				t.Run(fmt.Sprintf("%s of %d", how, token), func(t *testing.T) { r.checkAfterARead(t, how, token) })
@@ -54,7 +53,6 @@ func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
 // The same, but it is an older writer that writes in between, and the token is claimed before the check.
 func TestMarks_afterAReadUnderAnOlderToken(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, how := range []form{checkRead, checkPath} {
 			if !r.readersLock() { // otherwise nobody can write in between
 				t.Run(string(how), func(t *testing.T) { r.olderWritesBetween(t, how) })
@@ -90,7 +88,6 @@ func (r *rig) olderWritesBetween(t *testing.T, how form) {
 // refuses it.
 func TestCheck_unclaimed(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		require.NoError(t, r.claim(as(t, older), resource))
 		err := r.increment(as(t, newer), check, nowhere)
 		if !r.snapshots() {

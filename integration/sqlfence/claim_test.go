@@ -16,7 +16,6 @@ import (
 // There are two ways out after a token was accepted that was never granted: the next era, and lower marks by hand.
 func TestMarks_absurdToken(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		all := r.with(t, sqlfence.Options{MaxEra: 32767})
 		require.NoError(t, all.claim(as(t, 20<<48|1), resource))
 		require.ErrorIs(t, r.claim(as(t, older), resource), fence.ErrStale)
@@ -71,7 +70,6 @@ func TestMarks_Claim_waitsForTheOneWriter(t *testing.T) {
 // Both libraries use the same marks and the same audit trail, and a claim by one waits for a transaction of the other.
 func TestMarks_librariesShareATable(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		t.Helper()
 		opts := sqlfence.Options{Log: sqlfence.DefaultLog, Isolation: r.level}
 		other, err := newSQL(r.db, r.dialect(), opts)
 		require.NoError(t, err)

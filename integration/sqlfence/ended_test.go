@@ -24,7 +24,6 @@ func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
 		},
 	}
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		r.must(t, "CREATE TABLE other (n INT)")
 		for _, all := range statements[r.kind] {
 			for _, how := range []form{do, doShared} {

@@ -15,7 +15,6 @@ import (
 // Each verb calls a hook once, whatever the number of its attempts.
 func TestMarks_hooks(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		told := &fencetest.Told{}
 		a := r.with(t, sqlfence.Options{Hooks: told.Hooks()})
 		by := func(token fence.Token, lock string) context.Context {

@@ -111,7 +111,6 @@ func (r *rig) incrementOf(ctx context.Context, how form) func(at func(step)) err
 // A newer holder comes at every step of an older one's transaction.
 func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		everyStep(func(how form, when step) {
 			for _, comes := range []arrival{byClaim, byDo, byCheck} {
 				for _, first := range []bool{true, false} {
@@ -198,7 +197,6 @@ func requireReaderRefused(t *testing.T, err error) {
 // An older holder writes or reads while a newer holder's transaction is under way, which then commits or rolls back.
 func TestMarks_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, how := range append([]form{checkRead}, forms...) {
 			for _, newerHow := range forms {
 				for _, first := range []bool{true, false} {
@@ -294,7 +292,6 @@ func (r *rig) awaitWaiterOrAnswer(t *testing.T, answer chan error) {
 // has not claimed, and took its snapshot before it waited for them.
 func TestMarks_readsAfterItsPredecessors(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, how := range forms {
 			for _, newerHow := range append([]form{checkRead}, forms...) {
 				if newerHow == checkRead && r.kind == storetest.SQLite {

@@ -38,7 +38,6 @@ func requireOther(t *testing.T, err error, reads bool, lock string, token fence.
 // lock yet.
 func TestMarks_otherLockComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		everyStep(func(how form, when step) {
 			for _, named := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, named %t, %s", how, named, when), func(t *testing.T) { r.otherComes(t, how, named, when) })
@@ -76,7 +75,6 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 // transaction, and later ones are refused. The tokens of the two locks may be equal, since they have no common order.
 func TestMarks_moveComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		everyStep(func(how form, when step) {
 			for _, token := range []fence.Token{older, newer} {
 				t.Run(fmt.Sprintf("%s, to %d, %s", how, token, when), func(t *testing.T) { r.moveComes(t, how, token, when) })
@@ -110,7 +108,6 @@ func (r *rig) moveComes(t *testing.T, how form, token fence.Token, when step) {
 // follows later.
 func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		if r.kind == storetest.SQLite {
 			return // it does not show waiters
 		}

@@ -17,7 +17,6 @@ import (
 // Many migrations at once. On PostgreSQL half of them use the other library.
 func TestMigrate_manyAtOnce(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		const processes = 16
 		f := r.with(t, sqlfence.Options{Table: "fresh"})
 		other, err := newSQL(r.db, r.dialect(), sqlfence.Options{Table: "fresh"})
@@ -46,7 +45,6 @@ func TestMigrate_manyAtOnce(t *testing.T) {
 
 func TestMarks_missingTable(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		r.adapter = r.with(t, sqlfence.Options{Table: "nowhere"})
 		r.requireNoTable(t, "nowhere")
 	})

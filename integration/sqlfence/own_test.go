@@ -16,7 +16,6 @@ import (
 // read inside Do shows the outcome of an earlier call that is unknown, and a plain SELECT does not.
 func TestMarks_plainFormsRunOneAfterTheOther(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, how := range forms {
 			for _, then := range []form{do, check} {
 				if then == check && how.shared() && r.snapshots() {
@@ -72,7 +71,6 @@ func (r *rig) oneAfterTheOther(t *testing.T, resource string, how, then form) {
 // refuses later ones: otherwise transactions that overlap would keep it waiting.
 func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		if r.kind == storetest.SQLite {
 			return // one writer at a time
 		}
@@ -158,7 +156,6 @@ func twoInside(t *testing.T, transaction func(i int, body func() error) error) (
 // older snapshots.
 func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		if !r.snapshots() {
 			return
 		}

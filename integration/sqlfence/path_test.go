@@ -17,7 +17,6 @@ import (
 
 func TestMarks_paths(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		fencetest.Paths(t, 8, 11, func() fencetest.Tree {
 			r.reset(t)
 			return fencetest.Tree{
@@ -39,7 +38,6 @@ func TestMarks_paths(t *testing.T) {
 // A newer holder of the node above, the same node, a node below or another branch comes at every step of a transaction.
 func TestMarks_pathComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, path := range []string{"a", "a/b", "a/b/c", "a/c"} {
 			for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
 				t.Run(fmt.Sprintf("%s, %s", path, when), func(t *testing.T) { r.pathComes(t, path, when) })
@@ -100,7 +98,6 @@ func requirePathRefused(t *testing.T, err error, newerAt string) {
 // CheckPath raises no mark, so it refuses a path that was not claimed, or of which only the end was.
 func TestMarks_CheckPath_unclaimed(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		_, err := r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed)
 		require.NoError(t, r.claim(as(t, older), "a/b"))
@@ -120,7 +117,6 @@ func TestMarks_CheckPath_unclaimed(t *testing.T) {
 // Each node above follows its own lock: its name is that of the token's lock with one part less for each level.
 func TestMarks_pathsFollowLocks(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		lock := func(node string) (name string) {
 			require.NoError(t, r.scan(t.Context(), "SELECT lock_name FROM leasefence_marks WHERE resource = '"+node+"'", &name))
 			return name

@@ -72,7 +72,6 @@ func TestPgx_answerToCommitIsLost(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at(t, pgxPlaces, func(t *testing.T, r *rig) {
-				t.Helper()
 				ctx, cancel := context.WithCancel(as(t, older))
 				defer cancel()
 				var lost atomic.Bool // the next COMMIT

@@ -17,7 +17,6 @@ import (
 // the context ends between two statements.
 func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		t.Helper()
 		require.NoError(t, r.claim(as(t, older), resource))
 		opened := r.pool.Stat().NewConnsCount()
 		err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
@@ -42,7 +41,6 @@ func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 // The context ends in a statement of fn, for which pgx closes the connection. The successor waits for its end.
 func TestPgx_contextEndsInAStatement(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		t.Helper()
 		ctx, cancel := context.WithCancel(as(t, older))
 		err := r.pgxMarks.Do(ctx, r.pool, resource, func(ctx context.Context, tx pgx.Tx) error {
 			require.NoError(t, write(ctx, pgxConn{tx}, 0, older))
@@ -71,7 +69,6 @@ func (r *rig) awaitSleeper(ctx context.Context) {
 // Batches, COPY and savepoints of pgx run under the guard too.
 func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		t.Helper()
 		body := func(ctx context.Context, tx pgx.Tx) error {
 			var batch pgx.Batch
 			batch.Queue("UPDATE data SET n = n + 1, last = 10 WHERE id = 1")
@@ -104,7 +101,6 @@ func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 // A single connection works like a pool, though Do has to claim on it first.
 func TestPgx_onOneConnection(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		t.Helper()
 		pooled, err := r.pool.Acquire(t.Context())
 		require.NoError(t, err)
 		defer pooled.Release()
@@ -149,7 +145,6 @@ func (r *rig) refusesATransaction(t *testing.T, db pgxfence.DB) {
 // A guard inside a savepoint holds until the transaction ends, unless the savepoint is rolled back.
 func TestPgx_checkInASavepoint(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		t.Helper()
 		require.NoError(t, r.pgxMarks.Claim(as(t, older), r.pool, resource))
 		claimed := make(chan error, 1)
 		require.NoError(t, r.transaction(as(t, older), func(tx conn) error {

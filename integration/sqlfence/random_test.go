@@ -121,7 +121,6 @@ func entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, 
 // The same with a fence in each row, which orders the writes by their tokens. It does not protect reads.
 func TestUpdateRow_random(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		t.Helper()
 		r.must(t, "CREATE TABLE logs (id VARCHAR(64) PRIMARY KEY, entries TEXT, fence BIGINT NOT NULL)")
 		update := func(ctx context.Context, resource, set string) error {
 			return r.updateRow(ctx, nil, sqlfence.Row{Table: "logs", Key: "id", ID: resource}, set)

@@ -44,7 +44,6 @@ func (r *rig) arriveReader(ctx context.Context, claims bool) (n int64, err error
 // written, and later ones are refused.
 func TestMarks_readerComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		everyStep(func(how form, when step) {
 			for _, claims := range []bool{true, false} {
 				for _, first := range []bool{true, false} {
@@ -84,7 +83,6 @@ func (r *rig) readerComes(t *testing.T, how form, claims, first bool, when step)
 // A newer writer comes at every step of a reader's transaction, which reads the same data until it ends.
 func TestMarks_writerComesAtEveryStepOfAReader(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, claims := range []bool{true, false} {
 			for _, comes := range []arrival{byClaim, byDo, byCheck} {
 				for _, when := range []step{beforeBegin, begun, guarded, hasRead, committed} {
@@ -152,7 +150,6 @@ func (r *rig) writerComes(t *testing.T, claims bool, comes arrival, when step) {
 // them, and keeps later ones out.
 func TestMarks_readersRunSideBySide(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		require.NoError(t, r.claimRead(asReader(t, older+1), resource))
 		require.NoError(t, r.claimRead(asReader(t, older), resource), "an older reader")
 		results, release := twoInside(t, func(i int, body func() error) error {
@@ -195,7 +192,6 @@ func TestMarks_readersRunSideBySide(t *testing.T) {
 // The audit trail has no tenures and refusals of readers. It has the refusal of a writer by a reader's mark.
 func TestMarks_History_readers(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		t.Helper()
 		audited(t, r)
 		require.NoError(t, r.claim(as(t, older), resource))
 		require.NoError(t, r.claimRead(asReader(t, newer), resource))

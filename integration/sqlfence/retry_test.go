@@ -19,7 +19,6 @@ import (
 // Two functions lock two rows in opposite order. The server ends one of them, and Do runs it again.
 func TestDo_deadlockIsRepeated(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		if r.kind == storetest.SQLite {
 			return // one writer at a time
 		}
@@ -59,7 +58,6 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 // The connection is gone before COMMIT is sent: nothing is committed, and fn does not run again.
 func TestDo_connectionLostBeforeCommit(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		id, kill := "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"
 		switch r.kind {
 		case storetest.MariaDB:
@@ -90,7 +88,6 @@ func TestDo_connectionLostBeforeCommit(t *testing.T) {
 // fn does not succeed: nothing is written, Do returns fn's error, and the mark stays raised.
 func TestDo_functionFails(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		failure := errors.New("no more money")
 		err := r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
 			require.NoError(t, write(ctx, tx, 0, newer))
@@ -145,7 +142,6 @@ func end(ctx context.Context, tx conn, commits bool) error {
 // unknown.
 func TestDo_serverEndsInCommit(t *testing.T) {
 	at(t, []place{readCommitted, repeatableRead, pgxPlace, places[len(places)-1]}, func(t *testing.T, r *rig) {
-		t.Helper()
 		for what, unknown := range map[string]bool{
 			"RAISE EXCEPTION 'not today'":                    false,
 			"PERFORM pg_terminate_backend(pg_backend_pid())": true,

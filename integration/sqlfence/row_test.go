@@ -15,7 +15,6 @@ import (
 
 func TestUpdateRow(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		set := "n = " + r.arg(1)
 		require.NoError(t, r.updateRow(as(t, newer), nil, account, set, 5))
 		require.NoError(t, r.updateRow(as(t, newer), nil, account, set, 5), "MySQL counts no row then")
@@ -35,7 +34,6 @@ func TestUpdateRow(t *testing.T) {
 // A comment in set hides neither the fence nor the condition, and no argument takes the place of another.
 func TestUpdateRow_setAndItsArguments(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		r.must(t, fmt.Sprintf("INSERT INTO data VALUES (%d, 0, 0, 0, 0)", newer)) // its key is the token
 		require.NoError(t, r.updateRow(as(t, newer), nil, account, "n = 5"))
 		for _, open := range []string{"n = 6 -- ", "n = 6 /* "} {
@@ -51,7 +49,6 @@ func TestUpdateRow_setAndItsArguments(t *testing.T) {
 // The newer holder has written and not committed when the older one comes, which waits and is refused.
 func TestUpdateRow_newerHolderIsInFlight(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		answer := make(chan error, 1)
 		require.NoError(t, r.transaction(as(t, newer), func(tx conn) error {
 			if err := r.updateRow(as(t, newer), tx, account, "n = n + 1"); err != nil {
@@ -82,7 +79,6 @@ func (q *appearing) ExecContext(ctx context.Context, query string, args ...any) 
 // The row is inserted between an update that has changed nothing and the lookup: it is updated, or UpdateRow fails.
 func TestUpdateRow_insertedMeanwhile(t *testing.T) {
 	at(t, each, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, mark := range []fence.Token{older, newer, newer + 1} {
 			r.must(t, "DELETE FROM data")
 			comes := func() { r.must(t, fmt.Sprintf("INSERT INTO data VALUES (1, 0, 0, 0, %d)", mark)) }

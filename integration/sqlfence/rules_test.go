@@ -39,7 +39,6 @@ func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 // The rule is the same Go code everywhere; here each dialect and each library shows that it stores and reads the marks.
 func TestMarks_rules(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		t.Helper()
 		lax := &rig{place: r.place, store: r.store, db: r.db, pool: r.pool}
 		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
 		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Marks: r.marks}
@@ -49,14 +48,12 @@ func TestMarks_rules(t *testing.T) {
 
 func TestMarks_names(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		t.Helper()
 		fencetest.Rules{Verbs: verbs(r), Marks: r.marks}.Names(t, 255)
 	})
 }
 
 func TestMarks_grants(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		all, calls := verbs(r), 0
 		fencetest.Grants(t, fencetest.GrantVerbs{
 			Claim: r.claim, ClaimRead: r.claimRead, CheckRead: all["CheckRead"].Call,

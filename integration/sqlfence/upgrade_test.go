@@ -81,7 +81,6 @@ func (r *rig) toEarlier(t *testing.T) {
 // columns, nothing is accepted, and the error has the remedy. Then the marks follow no lock yet.
 func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		t.Helper()
 		for _, missing := range []string{"read_token", "lock_name"} {
 			r.reset(t)
 			r.toEarlier(t)
@@ -113,7 +112,6 @@ func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
 // Many processes migrate a table at once while programs of the earlier version write. No write is lost.
 func TestMigrate_tableOfAnEarlierVersionInUse(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		t.Helper()
 		r.toEarlier(t)
 		ctx := t.Context()
 		const processes, writers, writes = 4, 2, 20
