@@ -148,24 +148,6 @@ func TestRun_onLostIsNotCalledForACandidate(t *testing.T) {
 	}
 }
 
-// While lead runs, its key stays and nobody else leads. TestRun_contextEndsWhileItLeads and TestRun_resigns show the same
-// after the end of lead's context.
-func TestRun_keepsTheKeyWhileLeadRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
-		r := p.runs(t, election.Options{})
-		c := r.leads(t)
-		next := other.waits(t, election.Options{})
-		time.Sleep(time.Hour)
-		next.requireWaiting(t)
-		r.requireIdle(t)
-		require.Contains(t, p.keys(), c.key())
-		require.Greater(t, time.Until(p.s.Status().Deadline), 15*time.Second, "the lease is renewed")
-		c.returns <- nil
-		require.Greater(t, next.won(t).Token(), c.token)
-	})
-}
-
 // resigns resigns the leadership of a running lead, twice.
 func resigns(t *testing.T, c *term) {
 	t.Helper()
