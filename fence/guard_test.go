@@ -85,16 +85,6 @@ func TestGuard_resourcesAreIndependent(t *testing.T) {
 	require.Equal(t, map[string]fence.Token{"a": 54, "a/b": 42, "": 40}, g.Marks())
 }
 
-// Etcd was restored from a snapshot, revision 54 became 4.
-func TestGuard_afterARestore(t *testing.T) {
-	var g fence.Guard
-	require.NoError(t, g.Claim("orders", 54))
-	require.ErrorIs(t, g.Claim("orders", token(t, 0, 4)), fence.ErrStale, "the tokens of the same era are lower")
-	require.NoError(t, g.Claim("orders", token(t, 1, 4)))
-	require.ErrorIs(t, g.Check("orders", 54), fence.ErrStale)
-	require.ErrorIs(t, g.Check("orders", token(t, 0, maxRevision)), fence.ErrStale)
-}
-
 func TestGuard_Do_survivesAPanic(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.Claim("orders", 41))
@@ -143,17 +133,6 @@ func TestGuard_Marks_isACopy(t *testing.T) {
 	require.NoError(t, g.Claim("orders", 54))
 	g.Marks()["orders"] = 1
 	require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
-}
-
-func TestGuard_Check_doesNotAllocate(t *testing.T) {
-	var g fence.Guard
-	name := string([]byte("orders")) // as it comes from a request, not a constant
-	require.NoError(t, g.Claim(name, 54))
-	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		if err := g.Check(name, 54); err != nil {
-			panic(err)
-		}
-	}), "a repeated token")
 }
 
 // A reader's claim waits for the function of an older writer, and from then on that writer is refused: it cannot change

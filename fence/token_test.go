@@ -142,27 +142,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func FuzzNewToken(f *testing.F) {
-	f.Add(uint16(0), int64(54))
-	f.Add(uint16(1), int64(0))
-	f.Add(uint16(32767), int64(maxRevision))
-	f.Add(uint16(32768), int64(-1))
-	f.Fuzz(func(t *testing.T, era uint16, revision int64) {
-		tok, err := fence.NewToken(era, revision)
-		legal := era <= 32767 && revision >= 1 && revision <= maxRevision
-		require.Equal(t, legal, err == nil)
-		require.Equal(t, legal, tok.Valid())
-		if !legal {
-			return
-		}
-		require.Equal(t, era, tok.Era())
-		require.Equal(t, revision, tok.Revision())
-		back, err := fence.Parse(tok.String())
-		require.NoError(t, err)
-		require.Equal(t, tok, back)
-	})
-}
-
 // requireTame checks that an error about a peer's input is one short printable line.
 func requireTame(t *testing.T, err error) {
 	t.Helper()
