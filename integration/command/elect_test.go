@@ -3,14 +3,11 @@
 package command_test
 
 import (
-	"os/exec"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
 func elect(t *testing.T, endpoint string, args ...string) *running {
@@ -35,22 +32,4 @@ func TestElect_oneLeads(t *testing.T) {
 	require.Zero(t, second.end(t))
 	require.Equal(t, "3\n", second.stdout.String())
 	requireNothingLeft(t, client)
-}
-
-// Candidates of etcdctl take part in the same election.
-func TestElect_besideEtcdctl(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	p := elect(t, addr, "job", "--", "cat")
-	awaitKeys(t, client, "job", 1)
-	other := exec.CommandContext(bounded(t), etcdtest.Etcdctl(t), "--endpoints", addr, "elect", "job", "theirs")
-	require.NoError(t, other.Start())
-	awaitKeys(t, client, "job", 2)
-	require.Zero(t, p.end(t))
-	require.Eventually(t, func() bool {
-		leader, err := election.Current(bounded(t), client, "job")
-		return err == nil && leader.Value == "theirs"
-	}, patience, time.Millisecond)
-	require.NoError(t, other.Process.Kill())
-	_ = other.Wait()
 }
