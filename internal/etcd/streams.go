@@ -13,8 +13,8 @@ import (
 // Streams moves watches off a member that has stopped answering. A watch on a member that is cut off does not fail,
 // it falls silent. So all watches share one gRPC stream. When that becomes suspect, all of its watches end, and their
 // owners open them again on a new stream, for which the client takes the next endpoint. A stream becomes suspect when
-// a caller says so ([Streams.Suspect]), when a probe gets no answer or is refused ([Streams.Probe]), and when watches wait
-// to be confirmed and none is for too long ([NewStreams]).
+// a caller says so ([Streams.Suspect]), when a probe fails ([Streams.Probe]), and when watches wait to be confirmed and
+// none is for too long ([NewStreams]).
 type Streams struct {
 	id       string
 	patience time.Duration
