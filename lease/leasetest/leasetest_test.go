@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/leasetest"
@@ -20,41 +19,6 @@ func requireHolder(t *testing.T, srv *leasetest.Server, name, want string) {
 	got, ok := srv.Holder(name)
 	require.Equal(t, want, got)
 	require.Equal(t, want != "", ok)
-}
-
-// A service is cut off, steps back in time, and leads again.
-func TestSession_Partition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := leasetest.New(t)
-		s := srv.Session(t, lease.Options{Prefix: "svc/"})
-		ctx, stop := context.WithCancel(t.Context())
-		tenures := make(chan error, 10)
-		ended := make(chan error, 1)
-		go func() {
-			ended <- election.Run(ctx, s.Session, "leader", election.Options{Value: "me"},
-				func(ctx context.Context, _ fence.Token) error {
-					<-ctx.Done()
-					tenures <- context.Cause(ctx)
-					return nil
-				}, election.WithRejoin())
-		}()
-		synctest.Wait()
-		requireHolder(t, srv, "svc/leader", "me")
-		began := time.Now()
-		s.Partition()
-		err := <-tenures
-		require.ErrorIs(t, err, lease.ErrLost)
-		require.Less(t, time.Since(began), 30*time.Second, "before the lease expires")
-		time.Sleep(time.Minute)
-		requireHolder(t, srv, "svc/leader", "")
-		s.Heal()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		requireHolder(t, srv, "svc/leader", "me")
-		stop()
-		require.ErrorIs(t, <-ended, context.Canceled)
-		requireHolder(t, srv, "svc/leader", "")
-	})
 }
 
 func TestSession_Expire(t *testing.T) {
