@@ -43,12 +43,7 @@ func TestMarks_rules(t *testing.T) {
 		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
 		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Marks: r.marks}
 		rules.Decide(t)
-	})
-}
-
-func TestMarks_names(t *testing.T) {
-	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		fencetest.Rules{Verbs: verbs(r), Marks: r.marks}.Names(t, 255)
+		rules.Names(t, 255)
 	})
 }
 
