@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/integration/child"
-	"github.com/leasefence/leasefence/integration/rig"
 )
 
 const part = "LEASEFENCE_TEST_COUNTER"
@@ -70,22 +69,4 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, p.Wait())
 	require.NoError(t, p.Kill())
 	require.ErrorIs(t, p.Pause(t.Context()), os.ErrProcessDone)
-}
-
-// A paused process can be killed while another goroutine waits for its end.
-func TestProcess_Kill_duringWait(t *testing.T) {
-	p, err := child.Start(part, 0)
-	require.NoError(t, err)
-	_, err = bufio.NewReader(p.Stdout).ReadString('\n') // it runs
-	require.NoError(t, err)
-	require.NoError(t, p.Pause(t.Context()))
-	waited, killed := make(chan error, 1), make(chan error, 1)
-	go func() { waited <- p.Wait() }()
-	rig.Eventually(t, func() bool {
-		_, err := p.Stdin.Write([]byte{0})
-		return err != nil
-	}, func() string { return "Wait does not close Stdin" })
-	go func() { killed <- p.Kill() }()
-	require.NoError(t, rig.Await(t, killed, "Kill does not return"))
-	require.ErrorContains(t, rig.Await(t, waited, "Wait does not return"), "killed")
 }
