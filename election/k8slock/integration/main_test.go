@@ -39,7 +39,6 @@ type candidate struct {
 // term is the time from one OnStartedLeading to the end of its work.
 type term struct {
 	*candidate
-	began time.Time
 	token fence.Token
 	work  context.Context //nolint:containedctx // the result of NewContext in the callback
 }
@@ -69,7 +68,7 @@ func start(t *testing.T, client *clientv3.Client, name string) *candidate {
 					return // on a busy machine the tenure may be over already
 				}
 				token, _ := fence.FromContext(work)
-				c.led <- &term{c, time.Now(), token, work}
+				c.led <- &term{c, token, work}
 			},
 			OnStoppedLeading: func() { c.over <- time.Now() },
 		},

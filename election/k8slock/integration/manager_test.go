@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
@@ -34,7 +33,7 @@ func (m *managed) Start(ctx context.Context) error {
 		return err
 	}
 	token, _ := fence.FromContext(work)
-	m.led <- &term{m.candidate, time.Now(), token, work}
+	m.led <- &term{m.candidate, token, work}
 	<-work.Done()
 	return nil
 }
