@@ -318,7 +318,9 @@ type committingTxn struct {
 }
 
 func (t *committingTxn) If(cmps ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cmps...); return t }
+
 func (t *committingTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
+
 func (t *committingTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
 
 func (t *committingTxn) Commit() (*clientv3.TxnResponse, error) {

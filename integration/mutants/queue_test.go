@@ -136,8 +136,8 @@ var queueMutants = []mutant{
 	{
 		name: "a line does not look again whether a request is stuck",
 		file: "internal/etcd/lane.go",
-		old:  "l.await() // the lane",
-		new:  "// the lane",
+		old:  "\t\tl.leave(round)\n\t\tl.await()\n",
+		new:  "\t\tl.leave(round)\n",
 		by:   killer{"internal/etcd", "TestLine_lanes_mostGiveUpBesideAStuckRequest", `require.FailNow(t, "a caller hangs"`},
 	},
 	{

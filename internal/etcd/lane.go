@@ -63,18 +63,13 @@ func (l *Line) openNext() {
 	if len(l.waiting) == 0 {
 		return
 	}
-	round, free := l.enter()
-	switch {
-	case !free:
-		l.await() // the lane may have been taken, and left again, since the timer was set
-	case !l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, round) }):
+	if round, free := l.enter(); free && !l.opts.Spawn(func(ctx context.Context) { l.drive(ctx, round) }) {
 		l.end(round)
 	}
 }
 
 // await has openNext called when the requests under way are stuck. The first transaction that waits needs that, and
-// what a batch leaves behind, or a lane that was not free: a timer set for each of 1,000 that wait would cost 7 % of
-// their pairs. l.mu must be held.
+// what a lane leaves behind: a timer set for each of 1,000 that wait would cost 7 % of their pairs. l.mu must be held.
 func (l *Line) await() { l.stuck.Reset(stuckAfter - time.Since(l.sent)) }
 
 // end fails all waiting transactions, because the owner of the line has ended. l.mu must be held.
