@@ -299,18 +299,20 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 	}
 }
 
-// A wait relies on a kept watch for a short time. Then it opens a new watch and reads the queue, and the next waits
-// start with that.
+// A wait relies on a kept watch for a short time. Then it opens a new watch, which lasts, and reads the queue. The next
+// waits start with that.
 func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 	bubble(t, func(e *env) {
 		t := e.t
 		other := e.another(t)
 		theirs, ours, got := e.behindKept(t, other)
 		watches := len(e.c.Calls(fakeetcd.Watch))
-		time.Sleep(queue.GuardAfter)
-		synctest.Wait()
-		require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)
-		require.Equal(t, 1, e.srv.Watchers())
+		for range 3 {
+			time.Sleep(queue.GuardAfter)
+			synctest.Wait()
+			require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)
+			require.Equal(t, 1, e.srv.Watchers())
+		}
 		other.leave(t, theirs)
 		require.NoError(t, receive(t, got).err)
 		e.leave(t, ours)
@@ -340,18 +342,24 @@ func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
 	})
 }
 
-// The key ahead is taken off its lease, and is no contender any more. A kept watch does not show that; the wait
-// notices soon.
+// The key ahead is taken off its lease, and is no contender any more. Neither a kept watch nor one that is to be kept
+// shows that; the wait notices soon.
 func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		theirs, _, got := e.behindKept(t, e.another(t))
-		at := e.now()
-		e.srv.Put(theirs.Key, "somebody else's")
-		granted := receive(t, got)
-		require.NoError(t, granted.err)
-		require.LessOrEqual(t, granted.at-at, queue.GuardAfter)
-	})
+	for _, key := range []string{"1", "3"} { // watched before, and not
+		bubble(t, func(e *env) {
+			t := e.t
+			other := e.another(t)
+			e.rounds(t, other)
+			theirs := other.enter(t, key)
+			got := e.await(t.Context(), e.enter(t, "2"))
+			requirePending(t, got)
+			at := e.now()
+			e.srv.Put(theirs.Key, "somebody else's")
+			granted := receive(t, got)
+			require.NoError(t, granted.err)
+			require.LessOrEqual(t, granted.at-at, queue.GuardAfter)
+		})
+	}
 }
 
 // AwaitOwn has to see puts, so it does not wait by a kept watch that does not show them.
