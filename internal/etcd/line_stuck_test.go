@@ -191,46 +191,16 @@ func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
 		patient := e.sendAll(t.Context(), e.enters("patient", 5))
 		giveUp, cancel := context.WithCancel(t.Context())
 		run := e.owner.run
-		e.owner.run = func(f func(context.Context)) { cancel(); run(f) }
+		e.owner.run = func(f func(context.Context)) {
+			cancel()
+			time.Sleep(time.Nanosecond) // until they have given up
+			run(f)
+		}
 		e.sendAll(giveUp, e.enters("impatient", 115))
 		for _, o := range receiveAll(t, patient) {
 			require.NoError(t, o.err)
 			require.LessOrEqual(t, o.at-came, patience)
 		}
-		free[0]()
-	})
-}
-
-// The same when the lane is opened by the time for which the requests before it were stuck.
-func TestLine_lanes_mostGiveUpAfterAStuckRound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		giveUp, cancel := context.WithCancel(t.Context())
-		run := e.owner.run
-		e.owner.run = func(f func(context.Context)) {
-			if e.now() > patience {
-				cancel()
-				time.Sleep(time.Nanosecond)
-			}
-			run(f)
-		}
-		free := e.occupy(t)
-		gate := make(chan struct{})
-		remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: gate})
-		var all []<-chan outcome
-		for _, name := range []string{"a", "b", "c", "next round"} { // three fill the other lanes
-			all = append(all, e.sendAll(t.Context(), e.enters(name, 120))...)
-		}
-		patient := e.sendAll(t.Context(), e.enters("patient", 5))
-		e.sendAll(giveUp, e.enters("impatient", 115))
-		time.Sleep(patience)
-		remove()
-		for _, o := range receiveAll(t, patient) {
-			require.NoError(t, o.err)
-			require.LessOrEqual(t, o.at, 3*patience)
-		}
-		close(gate)
-		requireAllGood(t, receiveAll(t, all))
 		free[0]()
 	})
 }
