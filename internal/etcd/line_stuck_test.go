@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,10 +191,12 @@ func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
 		came := e.now()
 		patient := e.sendAll(t.Context(), e.enters("patient", 5))
 		giveUp, cancel := context.WithCancel(t.Context())
-		run := e.owner.run
+		run, once := e.owner.run, sync.Once{}
 		e.owner.run = func(f func(context.Context)) {
-			cancel()
-			time.Sleep(time.Nanosecond) // until they have given up
+			once.Do(func() {
+				cancel()
+				time.Sleep(time.Nanosecond) // until they have given up
+			})
 			run(f)
 		}
 		e.sendAll(giveUp, e.enters("impatient", 115))
