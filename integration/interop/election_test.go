@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
@@ -131,6 +132,53 @@ func requireLeader(
 		shown.await(t, who, value)
 	}
 	return want
+}
+
+func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	built, debian := etcdtest.Etcdctl(t), etcdtest.DebianEtcdctl(t)
+	observed := rig.Observe(t, srv.Client(t), "job")
+	observed.AwaitValue(t, "")
+	theirs := map[string]*shownValues{
+		"concurrency.Election": stockListener(t, srv, "job"),
+		"etcdctl":              etcdctlListener(t, built, srv, "job"),
+		"etcdctl of Debian":    etcdctlListener(t, debian, srv, "job"),
+	}
+	ours := func(value string) interopPeer { return ourCandidate(t, srv, election.Options{Value: value}) }
+	order := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	var queue []*contender
+	for i, p := range []interopPeer{
+		ours("a"), stockCandidate(t, srv, "b"), etcdctlPeer(built, srv, "elect", "c"), ours("d"), stockCandidate(t, srv, "e"),
+		etcdctlPeer(debian, srv, "elect", "f"), ours("g"), ours("h"), etcdctlPeer(built, srv, "elect", "i"), ours("j"),
+	} {
+		queue = append(queue, enterQueue(t, srv, p, "job"))
+		all, err := election.Candidates(rig.Bounded(t), srv.Client(t), "job")
+		require.NoError(t, err)
+		require.Equal(t, order[:i+1], values(all))
+	}
+	queue[len(queue)-1].requireWaiting(t)
+
+	var last fence.Token
+	leaders := []election.Leader{{}}
+	for i, c := range queue {
+		held := c.await(t)
+		for j, later := range queue[i+1:] {
+			require.False(t, later.done(), "number %d leads while number %d, %s, does", i+1+j, i, c.peer.name)
+		}
+		leaders = append(leaders, requireLeader(t, srv, held.key, order[i], observed, theirs))
+		if held.token != 0 {
+			require.EqualValues(t, held.token, leaders[i+1].Revision)
+			require.Greater(t, held.token, last)
+			last = held.token
+		}
+		c.unlock(t)
+	}
+	observed.Sees(t, append(leaders, election.Leader{})...)
+	observed.SeesNoMore(t)
+	_, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
+	require.ErrorIs(t, err, election.ErrNoLeader)
+	require.Empty(t, srv.Keys(t, "job/"))
 }
 
 // Observers of both sides see a proclaimed value, whichever side proclaims it, and nothing else changes.

@@ -77,3 +77,70 @@ func TestRLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	}
 	require.Empty(t, srv.Keys(t, "job/"))
 }
+
+// "etcdctl lock" of a semaphore's name blocks new permits and waits until all permits are released. Of a slot's name it
+// takes that slot out of service.
+func TestPermit_drainedByEtcdctl(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	s := rig.NewSession(t, srv.Client(t), lease.Options{})
+	etcdctl := builtEtcdctlPeer(t, srv)
+	out := enterQueue(t, srv, etcdctl, "job/~slot/0")
+	out.await(t)
+	p, err := s.TryPermit(rig.Bounded(t), "job", 2)
+	require.NoError(t, err)
+	require.Equal(t, 1, p.Slot())
+	_, err = s.TryPermit(rig.Bounded(t), "job", 2)
+	require.ErrorIs(t, err, lease.ErrLocked)
+	out.unlock(t)
+
+	drain := enterQueue(t, srv, etcdctl, "job")
+	drain.requireWaiting(t)
+	_, err = s.TryPermit(rig.Bounded(t), "job", 2)
+	require.ErrorIs(t, err, lease.ErrLocked)
+	require.NoError(t, p.Unlock(rig.Bounded(t)))
+	drain.await(t)
+	drain.unlock(t)
+	p, err = s.TryPermit(rig.Bounded(t), "job", 2)
+	require.NoError(t, err)
+	require.NoError(t, p.Unlock(rig.Bounded(t)))
+	require.Empty(t, srv.Keys(t, "job/"))
+}
+
+// Locks a and a/b do not affect each other. Etcd's own lock of a waits for every key below a/, which leasefence cannot
+// change; our locks are not blocked that way.
+func TestLock_isNotBlockedByEtcdsLocksOnNestedNames(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	ours, another, mutex := ourPeer(t, srv), ourPeer(t, srv), mutexPeer(t, srv)
+
+	t.Run("theirs on a/b, ours on a", func(t *testing.T) {
+		nested := enterQueue(t, srv, mutex, "a/b")
+		nested.await(t)
+		first := enterQueue(t, srv, ours, "a")
+		first.await(t)
+		again := enterQueue(t, srv, mutex, "a/b") // younger than first's
+		second := enterQueue(t, srv, another, "a")
+		second.requireWaiting(t)
+		first.unlock(t)
+		second.await(t)
+		second.unlock(t)
+		s := rig.NewSession(t, srv.Client(t), lease.Options{})
+		l, err := s.TryLock(rig.Bounded(t), "a")
+		require.NoError(t, err)
+		require.NoError(t, l.Unlock(rig.Bounded(t)))
+		require.False(t, again.done())
+		nested.unlock(t)
+		again.await(t)
+		again.unlock(t)
+	})
+	t.Run("ours on a/b, theirs on a", func(t *testing.T) {
+		nested := enterQueue(t, srv, ours, "a/b")
+		nested.await(t)
+		theirs := enterQueue(t, srv, mutex, "a")
+		theirs.requireWaiting(t)
+		nested.unlock(t)
+		theirs.await(t)
+		theirs.unlock(t)
+	})
+}
