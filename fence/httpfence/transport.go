@@ -96,9 +96,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // values returns what a caller has set, in whatever case: [http.Header.Values] sees only keys in the standard case, and
 // net/http sends the others too.
 func values(h http.Header, header string) (set []string) {
-	for key, values := range h {
+	for key, all := range h {
 		if strings.EqualFold(key, header) {
-			set = append(set, values...)
+			set = append(set, all...)
 		}
 	}
 	return set
