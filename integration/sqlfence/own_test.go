@@ -3,6 +3,7 @@ package sqlfence_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -154,6 +155,10 @@ func twoInside(t *testing.T, transaction func(i int, body func() error) error) (
 // Conflicts at the mark do not count as attempts: neither those of one holder's goroutines, nor those of a claim with
 // an older holder's transactions. On PostgreSQL at a level with a snapshot, each COMMIT fails the guards that have
 // older snapshots.
+//
+// At Serializable, PostgreSQL may also fail a COMMIT after the guard: a transaction drops its predicate locks shortly
+// after the next one has got its row lock, so the two can count as concurrent. That is a serialization failure like any
+// other, and an attempt.
 func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		if !r.snapshots() {
@@ -172,6 +177,9 @@ func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
 						var err error
 						for i := 0; i < calls && err == nil; i++ {
 							err = r.do(ctx, resource, false, nothing)
+							if err != nil && strings.Contains(err.Error(), "read/write dependencies") {
+								err = nil
+							}
 						}
 						results <- err
 					}()
