@@ -197,10 +197,9 @@ func TestLock_watchFallsSilent(t *testing.T) {
 type strict struct {
 	clientv3.Watcher
 
-	forbidden string // the beginning of keys that must not be watched; "": there are none
-
-	mu      sync.Mutex // guards the field below
-	expired map[string]bool
+	mu        sync.Mutex // guards the fields below
+	forbidden string     // the beginning of keys that must not be watched; "": there are none
+	expired   map[string]bool
 }
 
 func (s *strict) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
@@ -220,6 +219,12 @@ func (s *strict) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 	refused <- clientv3.WatchResponse{Header: &pb.ResponseHeader{}, Canceled: true, CancelReason: refusal.Error()}
 	close(refused)
 	return refused
+}
+
+func (s *strict) forbid(prefix string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forbidden = prefix
 }
 
 // expire makes the tokens of all streams expire.
