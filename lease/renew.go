@@ -23,7 +23,8 @@ import (
 // intervals. "Lease not found" is final at once.
 func (g *grant) renew(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &renewals{g: g, answers: make(chan renewal), beside: make(map[int]*line), turn: rand.N(len(g.s.conn.KeepAliveEndpoints()))}
+	r := &renewals{g: g, answers: make(chan renewal), beside: make(map[int]*line)}
+	r.turn = rand.N(len(r.endpoints()))
 	r.own = r.line(ctx, "")
 	r.running.Go(r.own.Open)
 	defer r.close()
@@ -97,8 +98,18 @@ func (r *renewals) line(ctx context.Context, endpoint string) *line {
 // plan schedules the next renewal after pause.
 func (r *renewals) plan(pause time.Duration) { r.planned, r.pause = r.g.s.clock.Now(), pause }
 
-// most bounds the renewals within a third: one more than there are endpoints, whatever etcd does.
-func (r *renewals) most() int { return 1 + len(r.g.s.conn.KeepAliveEndpoints()) }
+// endpoints are those of the lines beside own: the client's. A single one counts twice, so that there is a line for each
+// renewal of a third though none is answered.
+func (r *renewals) endpoints() []string {
+	all := r.g.s.conn.KeepAliveEndpoints()
+	if len(all) == 1 {
+		return []string{all[0], all[0]}
+	}
+	return all
+}
+
+// most bounds the renewals within a third, whatever etcd does: one on each line.
+func (r *renewals) most() int { return 1 + len(r.endpoints()) }
 
 // wait is the time until the next renewal is to be sent.
 func (r *renewals) wait() time.Duration {
@@ -139,7 +150,7 @@ func (r *renewals) send(ctx context.Context) {
 // next returns the line for the next renewal, nil if all are waiting for an answer. The client's own connection comes
 // first, and once more after a failure, because the client then moves on to another endpoint; after that the line that
 // answered last. If no line is free, next replaces the one to an endpoint that has waited longest, if that is at least
-// a third: its connection may be dead although the endpoint is not.
+// twice the [grant.patience]: its connection may be dead although the endpoint is not.
 func (r *renewals) next(ctx context.Context) *line {
 	clk := r.g.s.clock
 	if r.own.busy && clk.Since(r.own.asked) >= r.g.ttl { // an answer would come too late
@@ -150,9 +161,9 @@ func (r *renewals) next(ctx context.Context) *line {
 	if !r.own.busy && (r.tries == 0 || r.tries == 1 && r.failed) {
 		return r.own
 	}
-	endpoints := r.g.s.conn.KeepAliveEndpoints()
+	endpoints := r.endpoints()
 	places := len(endpoints) + 1
-	oldest := r.g.third()
+	oldest := r.g.third() * 4 / 5 // patience is at least two fifths
 	silent := -1
 	for i := range places {
 		place := (r.turn + i) % places

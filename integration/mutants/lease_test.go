@@ -435,7 +435,21 @@ var leaseMutants = []mutant{
 		file: "lease/renew.go",
 		old:  "left = max(left, r.g.third()-clk.Since(r.sent[n]))",
 		new:  "_ = n",
-		by:   killer{inLease, "TestSession_boundsItsRenewals", `sent[i+len(endpoints)+1]-sent[i], third-1)`},
+		by:   killer{inLease, "TestSession_boundsItsRenewals", `sent[i+most]-sent[i], third-1)`},
+	},
+	{
+		name: "two renewals in a third of the TTL at a single endpoint",
+		file: "lease/renew.go",
+		old:  "if len(all) == 1 {",
+		new:  "if len(all) == 0 {",
+		by:   killer{inLease, "TestSession_outlivesFaultsThatEndInTime", `requireLive(t, l)`},
+	},
+	{
+		name: "a silent connection is replaced no earlier than after a third of the TTL",
+		file: "lease/renew.go",
+		old:  "oldest := r.g.third() * 4 / 5",
+		new:  "oldest := r.g.third()",
+		by:   killer{inLease, "TestSession_outlivesFaultsThatEndInTime", `requireLive(t, l)`},
 	},
 	{
 		name: "renewals without jitter",
