@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,7 +29,10 @@ func (c *connection) register() {
 }
 
 func (c *connection) client() (*clientv3.Client, error) {
-	config := clientv3.Config{Endpoints: strings.Split(c.endpoints, ","), Username: c.user, Logger: zap.NewNop()}
+	config := clientv3.Config{
+		Endpoints: strings.Split(c.endpoints, ","), Username: c.user, Logger: zap.NewNop(),
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, // else a dead connection is noticed late
+	}
 	if (c.user == "") != (c.passwordFile == "") {
 		return nil, fmt.Errorf("-user is %q, -password-file %q: want both or none", c.user, c.passwordFile)
 	}
