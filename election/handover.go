@@ -120,29 +120,33 @@ func (l *Leadership) handOver(ctx context.Context, to choice) (deleted bool, mis
 		if missed != nil {
 			return false, missed, nil
 		}
-		var gone bool
-		late, err := l.hold.While(ctx, func(a *etcd.Attempt) (err error) {
-			deleted, gone, missed, err = leaveTo(a, l.hold.Entry, h)
-			return err
-		})
+		var d departure
+		late, err := l.hold.While(ctx, func(a *etcd.Attempt) error { return d.attempt(a, l.hold.Entry, h) })
 		switch {
-		case err != nil || deleted || late && gone:
-			return deleted || late, missed, err
-		case gone: // or taken off its lease: the next candidate leads already
+		case err != nil || d.done || late && d.sent && d.gone:
+			return d.sent, d.missed, err
+		case d.gone: // or taken off its lease: the next candidate leads already
 			return false, ErrNoCandidate, nil
 		}
 		// The chosen candidate has left meanwhile, or has entered again with a new key: look for it again.
 	}
 }
 
-// leaveTo deletes the leader's key, e, and the keys between it and the heir, provided that e and the heir are still in
-// the queue. Done then says that the heir leads next. While etcd is out of space it deletes e's key alone, and missed
-// says why the heir may not be next. If it is not done, e's key is unchanged, or gone says that somebody else has
-// deleted it or taken it off its lease.
+// departure is what the attempts at one handover have shown.
+type departure struct {
+	done   bool  // the leader's key was deleted
+	sent   bool  // the deletion of the leader's key was sent
+	missed error // why the heir may not lead next if that deletion was done
+	gone   bool  // the last attempt found that the leader's key was already deleted, or taken off its lease
+}
+
+// attempt deletes the leader's key, e, and the keys between it and the heir, provided that e and the heir are still in
+// the queue. The heir then leads next. While etcd is out of space attempt deletes e's key alone, and missed says why
+// the heir may not be next. If it is neither done nor gone, e's key is unchanged.
 //
 // It is one attempt. A repetition is safe, since every step depends on e's key, but gone may then mean that an earlier
-// attempt, whose answer was lost, has done it.
-func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, err error) {
+// attempt, whose answer was lost, has done it, or a copy of this one.
+func (d *departure) attempt(a *etcd.Attempt, e queue.Entry, h heir) error {
 	// A key that somebody has taken off its lease keeps its create revision, but is no contender any more: another
 	// candidate leads already, and e may not pass anybody. The heir's lease need not be compared: if its key has lost
 	// its lease, the next contender leads.
@@ -156,15 +160,16 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, e
 			return err
 		}
 		kv := first(resp.Responses[0].GetResponseRange().Kvs)
-		gone, missed = kv == nil || kv.CreateRevision != e.Rev || kv.Lease != int64(e.Lease), nil
-		return errNotDone
+		d.gone = kv == nil || kv.CreateRevision != e.Rev || kv.Lease != int64(e.Lease)
+		return etcd.ErrNotDone
 	}
+	var err, full error
 	if len(h.between) > 0 {
 		// A waiter behind e takes e's deletion for its own turn, without a read, unless e was written before: see
 		// queue.AwaitOwn. This write makes the deleted waiters look for their own keys first.
 		err = do(rewrite(e.Key))
 		if errors.Is(err, rpctypes.ErrNoSpace) { // keys can be deleted, but not written: pass nobody
-			h.between, missed, err = nil, err, nil
+			h.between, full, err = nil, err, nil
 		}
 	}
 	if err == nil {
@@ -175,19 +180,20 @@ func leaveTo(a *etcd.Attempt, e queue.Entry, h heir) (done, gone bool, missed, e
 				ops[i] = clientv3.OpTxn([]clientv3.Cmp{b.Held()}, []clientv3.Op{clientv3.OpDelete(b.Key)}, nil)
 			}
 			err := do(ops...)
-			done = err == nil && part[len(part)-1].Key == e.Key
+			// A repetition that finds it done leaves what is known of the attempt before: that one has done it.
+			if part[len(part)-1].Key == e.Key && (!d.sent || !errors.Is(err, etcd.ErrNotDone)) {
+				d.done, d.sent, d.missed = err == nil, true, full
+			}
 			return err
 		})
 	}
-	if errors.Is(err, errNotDone) {
-		err = nil
+	if errors.Is(err, etcd.ErrNotDone) {
+		return nil
 	}
-	return done, gone, missed, err
+	return err
 }
 
 // rewrite writes a key without changing its value or its lease.
 func rewrite(key string) clientv3.Op {
 	return clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
 }
-
-var errNotDone = errors.New("election: not done")

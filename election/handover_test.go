@@ -77,6 +77,35 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 	}
 }
 
+// A deletion of the leader's key that Transfer has not sent is somebody else's, also after another of its answers was
+// lost.
+func TestLeadership_Transfer_keyDeletedBeforeItLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+			Times: 1, Match: asks, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() { s.srv.Delete(s.leader.Key()) },
+		})
+		err := s.leader.Transfer(t.Context(), "c")
+		require.ErrorIs(t, err, election.ErrNoCandidate)
+		requireLost(t, err, lease.ReasonKeyDeleted)
+		s.waiting[1].won(t)
+		s.waiting[2].requireWaiting(t)
+	})
+}
+
+// After a lost answer Transfer sends each request in two copies. The copy that finds the leader's key deleted by the
+// other may be answered first.
+func TestLeadership_Transfer_copyIsAnsweredFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: asks, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, After: time.Second})
+		require.NoError(t, s.leader.Transfer(t.Context(), "c"))
+		s.waiting[2].won(t)
+		s.waiting[1].requireWaiting(t)
+	})
+}
+
 // If the candidates in between do not fit into one transaction, the last one deletes the leader's key.
 func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -201,6 +201,14 @@ func TestLeadership_Transfer_noSpace(t *testing.T) {
 		s.waiting[1].won(t)
 		s.waiting[2].requireWaiting(t)
 	})
+	inBubble(t, "past one, and the answer is lost", func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, full)
+		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+		require.ErrorIs(t, s.leader.Transfer(t.Context(), "c"), rpctypes.ErrNoSpace)
+		s.waiting[1].won(t)
+		s.waiting[2].requireWaiting(t)
+	})
 	inBubble(t, "to the next", func(t *testing.T) {
 		s := newTrio(t)
 		s.p[0].c.Inject(fakeetcd.Txn, full)
