@@ -46,8 +46,8 @@ type Leadership struct {
 //
 // Ctx bounds the wait only; the leadership lasts until Resign or a loss. On an error the caller does not lead, and its
 // key is deleted or will be deleted in the background. The error wraps ctx's cause if ctx ended, matches
-// [lease.ErrLost] if the session's lease or the place in the queue was lost while waiting, and [lease.ErrClosed] if the
-// session is closed. If the session has lost its lease before the call, Campaign takes a new lease first.
+// [lease.ErrLost] if the session's lease or the place in the queue was lost while waiting, and otherwise is as for
+// [lease.Session.Lock]. If the session has lost its lease before the call, Campaign takes a new lease first.
 func Campaign(ctx context.Context, session *lease.Session, name string, opts Options) (*Leadership, error) {
 	if err := check(session, name, opts); err != nil {
 		return nil, err
@@ -200,7 +200,8 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 //
 // Transfer looks for the candidate first. If that fails, Transfer leaves the leadership as it is. The error then
 // matches [ErrNoCandidate] if no candidate with the value waits, [ErrBlocked] if a lock or a candidate of another
-// library waits before it, [lease.ErrLost] or [ErrResigned] if the leadership has ended, or wraps ctx's cause.
+// library waits before it, [lease.ErrLost], [ErrResigned] or [lease.ErrAskedToRelease] if the leadership has ended, or
+// wraps ctx's cause.
 //
 // Otherwise the leadership ends, and Transfer returns the errors of Resign. If the candidate leaves at the last moment,
 // the next one in the queue leads, and the error matches ErrNoCandidate or ErrBlocked. If etcd's database is full,

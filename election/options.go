@@ -21,8 +21,8 @@ type Options struct {
 	// most 4 KiB. Default: the session's Owner.
 	Value string
 	// Priority ranks the candidates: a leader of a lower priority hands over to this candidate once the candidate has
-	// waited for a second. 0 to 9999. Default 0, the priority of etcd's own candidates. See the package's section on
-	// priority.
+	// waited for a second. 0 to 9999. Default 0. Candidates of etcd's own packages have none, and never hand over. See
+	// the package's section on priority.
 	Priority int
 	// KeepLead keeps this candidate, when it leads, from handing over to a candidate of a higher priority. Default: it
 	// hands over.

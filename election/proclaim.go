@@ -18,8 +18,8 @@ import (
 //
 // A value has at most 4 KiB. On an error the value is unchanged, unless the error says that it may be the new one: an
 // attempt was sent and its answer has not arrived, whatever a later attempt was answered. A late request never undoes a
-// later Proclaim. The error wraps ctx's cause if ctx ended, and matches [lease.ErrLost] or [ErrResigned] if the
-// leadership has ended.
+// later Proclaim. The error wraps ctx's cause if ctx ended, and matches [lease.ErrLost], [ErrResigned] or
+// [lease.ErrAskedToRelease] if the leadership has ended.
 func (l *Leadership) Proclaim(ctx context.Context, value string) error {
 	if err := checkValue("value", value, 0); err != nil {
 		return err

@@ -45,8 +45,8 @@ type Options struct {
 	// larger than every old one; see [fence.Token]. 0 to 32767. Default 0.
 	Era uint16
 	// Timeout bounds each call, so that a request that hangs does not cost the leadership. After each quarter of
-	// Timeout without an answer the call asks another endpoint too. 0 to 1 minute; the bound is never more than a
-	// quarter of the record's lease duration. Default 2 s.
+	// Timeout without an answer the call asks another endpoint too. 0 to 1 minute; the bound of an acquisition or a
+	// renewal is never more than a quarter of the record's lease duration. Default 2 s.
 	Timeout time.Duration
 	// Logger receives the elector's events, and losses. A goroutine of the Lock writes to it, in order, so a handler
 	// that blocks delays neither the elector nor a deadline. Default: silent.
