@@ -27,8 +27,7 @@ type hub struct {
 	leader  Leader
 	rev     int64              // leader is the leader as of this revision; 0: not known
 	highest int64              // the highest token of this history
-	shown   Leader             // the latest in log
-	stale   bool               // show leader again even if it is shown: an observer's own read may have shown another
+	shown   bool               // leader is the latest in log
 	unwatch context.CancelFunc // ends the latest watch; nil: there is none
 
 	observers int // guarded by hubs.mu
@@ -175,7 +174,7 @@ func (h *hub) read(ctx context.Context, at int64) error {
 				h.restored()
 			}
 			h.learn(l, now)
-			h.stale = true
+			h.shown = false // an observer's own read may have shown another one meanwhile
 		case at > h.rev:
 			h.learn(l, at)
 		case l != h.leader:
@@ -196,18 +195,19 @@ func (h *hub) restored() {
 
 // learn records l as the leader at rev.
 func (h *hub) learn(l Leader, rev int64) {
+	h.shown = h.shown && l == h.leader
 	h.leader, h.rev, h.highest = l, rev, max(h.highest, l.Revision)
 	h.look.Seen.Store(rev)
 }
 
 // show shows the leader to the observers, unless they have been shown it.
 func (h *hub) show() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.leader == h.shown && !h.stale {
+	if h.shown {
 		return
 	}
-	h.shown, h.stale = h.leader, false
+	h.shown = true
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.log.add(sighting{h.leader, h.rev, h.history})
 	h.signal()
 }
