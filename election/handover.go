@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -37,8 +38,7 @@ type heir struct {
 type blockedError struct{ by queue.Entry }
 
 func (e *blockedError) Error() string {
-	const most = 200 // bytes of a key that somebody else has written
-	return fmt.Sprintf("%v: key %q", ErrBlocked, e.by.Key[:min(len(e.by.Key), most)])
+	return fmt.Sprintf("%v: key %q", ErrBlocked, clip.To(e.by.Key, 256)) // somebody else has written it
 }
 
 func (e *blockedError) Unwrap() error { return ErrBlocked }
