@@ -66,8 +66,7 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	unchanged := clientv3.Compare(clientv3.ModRevision(l.key), "=", l.revision)
 	t := l.present()
 	switch {
-	case release && !l.ours:
-		l.stop()
+	case release && !l.ours: // so the tenure, if there was one, is already over
 		return fmt.Errorf("k8slock: release %q: the record is not this candidate's", l.key)
 	case l.revision == 0:
 		return l.notFound()
