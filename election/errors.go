@@ -23,16 +23,6 @@ var (
 	ErrBlocked = errors.New("election: a lock or a candidate of another library is ahead")
 )
 
-// loggable is err without candidates' values and keys, which are not logged.
-func loggable(err error) error {
-	for _, missed := range [...]error{ErrNoCandidate, ErrBlocked} {
-		if errors.Is(err, missed) {
-			return missed
-		}
-	}
-	return err
-}
-
 // translate makes an error of package lease that says "unlocked" match ErrResigned too.
 func translate(err error) error {
 	if errors.Is(err, lease.ErrUnlocked) {

@@ -84,7 +84,7 @@ func (r *runner) run(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			r.log.Warn("resigned with an error", "err", loggable(err))
+			r.log.Warn("resigned with an error", "err", err)
 		}
 		if time.Since(began) > steady {
 			pause.Reset()
@@ -141,7 +141,10 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 		defer cancel()
 		missed, err := l.release(release)
 		if missed != nil {
-			l.log.Warn("the next candidate leads", "err", loggable(missed))
+			if errors.Is(missed, ErrBlocked) {
+				missed = ErrBlocked // without the other one's key: keys are not logged
+			}
+			l.log.Warn("the next candidate leads", "err", missed)
 		}
 		e.released = err
 		if e.lost != nil || leads && foundLost(e.released) {
