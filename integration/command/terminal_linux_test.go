@@ -203,6 +203,19 @@ func TestElect_onATerminal(t *testing.T) {
 	require.NotContains(t, p.stdout.String(), "<nil>")
 }
 
+// A command that cannot be executed does not keep the terminal: a script that runs leasefence reads from it afterwards.
+func TestLock_keepsTheTerminalFromWhatItCannotRun(t *testing.T) {
+	t.Parallel()
+	addr, _ := etcd(t)
+	junk := filepath.Join(t.TempDir(), "junk")
+	require.NoError(t, os.WriteFile(junk, []byte("junk"), 0o700))
+	p := onTerminal(t, addr, 200, "lock", "script", "--", "sh", "-c", `"$0" lock job -- "$1"; echo "code $?"; read line; echo "got $line"`, program, junk)
+	p.awaitOutput(t, "code 126")
+	p.typeLine(t, "one")
+	p.awaitOutput(t, "got one")
+	require.Zero(t, p.result(t))
+}
+
 // While nobody reads leasefence's standard error, a request for release and a loss of the lock still reach the command.
 func TestLock_supervisesWhileStandardErrorBlocks(t *testing.T) {
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 // inherits standard input, output and error, and has the terminal if leasefence had it. The goroutine of main has to
 // call Start: on Linux the command is killed when the thread that started it ends, and that goroutine keeps the main
 // thread.
-func Start(path string, args, env []string) (*exec.Cmd, error) {
-	cmd := &exec.Cmd{
+func Start(path string, args, env []string) (cmd *exec.Cmd, err error) {
+	cmd = &exec.Cmd{
 		Path: path, Args: args,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Env:         env,
@@ -30,7 +30,12 @@ func Start(path string, args, env []string) (*exec.Cmd, error) {
 		// In the background, leasefence must ignore SIGTTOU, to write to the terminal and to take it back. The command
 		// must not inherit that: it starts with default actions for signals that are caught.
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTTOU)
-		defer signal.Ignore(syscall.SIGTTOU)
+		defer func() {
+			signal.Ignore(syscall.SIGTTOU)
+			if err != nil {
+				TakeTerminalBack(cmd) // the process took the terminal before it failed to execute the program
+			}
+		}()
 	}
 	endWithParent(cmd.SysProcAttr)
 	return cmd, cmd.Start()
