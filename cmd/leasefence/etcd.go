@@ -3,14 +3,18 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/term"
+
+	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 )
 
 // etcdFlags are etcdctl's flags for the connection to etcd, and --password-file.
@@ -153,9 +157,20 @@ func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
 		return auth, nil
 	}
 	stdin := int(os.Stdin.Fd())
-	if !term.IsTerminal(stdin) {
+	before, err := term.GetState(stdin)
+	if err != nil {
 		return auth, fmt.Errorf("--user without a password, and standard input is no terminal: set --password-file or $ETCDCTL_PASSWORD")
 	}
+	// ReadPassword turns the echo off, and nothing but the user's Enter ends it. Nothing has been sent yet.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	go func() {
+		sig := <-signals
+		_ = term.Restore(stdin, before)
+		fmt.Fprintln(os.Stderr)
+		os.Exit(process.SignalCode(sig))
+	}()
 	fmt.Fprint(os.Stderr, "Password: ")
 	text, err := term.ReadPassword(stdin)
 	fmt.Fprintln(os.Stderr)

@@ -111,6 +111,28 @@ func TestAuth_asksForThePasswordOnce(t *testing.T) {
 	require.Equal(t, 2, strings.Count(p.stdout.String(), "OK    commits of "))
 }
 
+// A signal ends a program that asks for the password, and the terminal shows what is typed afterwards.
+func TestAuth_endsWhileItAsks(t *testing.T) {
+	t.Parallel()
+	addr, _ := etcd(t)
+	for _, line := range []string{"lock job --user root -- true", "elect job --user root -- true", "ls --user root", "ui --user root"} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			p := onTerminal(t, addr, 200, append([]string{"lock", "script " + line, "--", "sh", "-c", `trap : INT; "$@"; echo "code $?"; stty -a`, "sh", program}, strings.Fields(line)...)...)
+			p.awaitOutput(t, "Password: ")
+			require.Eventually(t, func() bool {
+				modes, err := unix.IoctlGetTermios(int(p.keyboard.Fd()), unix.TCGETS)
+				return err == nil && modes.Lflag&unix.ECHO == 0
+			}, patience, time.Millisecond)
+			_, err := p.keyboard.WriteString("\x03")
+			require.NoError(t, err)
+			p.awaitOutput(t, "code 130")
+			require.Zero(t, p.result(t))
+			require.Contains(t, p.stdout.String(), " echo ")
+		})
+	}
+}
+
 func TestTables_fitATerminal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
