@@ -72,7 +72,6 @@ The page changes nothing, unless --write is given: then it releases holders as "
 }
 
 func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
-	signals := process.CatchSignals()
 	kept, err := newTrail(u.audit)
 	if err != nil {
 		return err
@@ -93,20 +92,16 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 		url += "#token=" + token
 	}
 
-	ctx, end := context.WithCancel(ctx)
+	signals := process.CatchSignals()
 	h := newHub(client, u, a.etcd.commandTimeout, kept)
 	h.start(ctx)
-	defer h.wait()
-	defer end()
 	pages := &uiServer{hub: h, write: u.write, local: local, token: token, etcd: a.etcd.endpoints, say: a.say, streams: make(chan struct{}, mostStreams)}
 	server := &http.Server{
 		Handler: pages.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	if err := a.printAddress(url); err != nil {
-		_ = server.Close()
 		return err
 	}
 	if !local {
@@ -115,9 +110,7 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 	select {
 	case err := <-served:
 		return err
-	case sig := <-signals:
-		end() // ends the streams
-		_ = server.Close()
+	case sig := <-signals: // nothing is waited for: a read of the audit trail may never end
 		return &exitError{code: process.SignalCode(sig)}
 	}
 }

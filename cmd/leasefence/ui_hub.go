@@ -108,9 +108,6 @@ func (h *hub) start(ctx context.Context) {
 	h.wg.Go(h.scan)
 }
 
-// wait waits until all goroutines of the hub have ended.
-func (h *hub) wait() { h.wg.Wait() }
-
 func (h *hub) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return within(ctx, h.longest, h.client.Endpoints())
 }

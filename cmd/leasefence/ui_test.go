@@ -35,7 +35,7 @@ func startHub(t *testing.T, client *clientv3.Client) *hub {
 	h.start(ctx)
 	t.Cleanup(func() {
 		end()
-		h.wait()
+		h.wg.Wait()
 	})
 	return h
 }

@@ -6,11 +6,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +39,45 @@ func startUI(t *testing.T, endpoints string, args ...string) (p *running, page s
 
 // of is the page's address with a name chosen.
 func of(page, name string) string { return page + "#" + url.Values{"name": {name}}.Encode() }
+
+// A signal ends ui while a read of the audit trail does not end, whether that is the first or a later one.
+func TestUI_endsWhileItReadsTheTrail(t *testing.T) {
+	t.Parallel()
+	addr, _ := etcd(t)
+	for name, again := range map[string]bool{"at the start": false, "again": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			trail, pipe := filepath.Join(dir, "trail"), filepath.Join(dir, "pipe")
+			require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+			var p *running
+			if again {
+				require.NoError(t, os.WriteFile(trail, []byte("[]"), 0o600))
+				var page string
+				p, page = startUI(t, addr, "--audit", trail)
+				require.NoError(t, os.Rename(pipe, trail))
+				req, err := http.NewRequestWithContext(bounded(t), http.MethodGet, page+"api/stream?name=a", nil)
+				require.NoError(t, err)
+				req.Header.Set("X-Leasefence", "1")
+				resp, err := http.DefaultClient.Do(req)
+				require.NoError(t, err)
+				defer func() { _ = resp.Body.Close() }()
+			} else {
+				require.NoError(t, os.Rename(pipe, trail))
+				p = start(t, addr, "ui", "--listen", "127.0.0.1:0", "--audit", trail)
+			}
+			require.Eventually(t, func() bool {
+				writer, err := os.OpenFile(trail, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails until ui reads
+				if err == nil {
+					t.Cleanup(func() { _ = writer.Close() })
+				}
+				return err == nil
+			}, patience, time.Millisecond)
+			p.signal(t, syscall.SIGTERM)
+			require.Equal(t, 128+int(syscall.SIGTERM), p.end(t))
+		})
+	}
+}
 
 // The list shows the first of many names, and a search finds any.
 func TestUI_listsManyNames(t *testing.T) {
