@@ -159,12 +159,17 @@ func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) er
 	return a.use(func(client *clientv3.Client) error {
 		ctx, cancel := a.bounded(context.Background())
 		defer cancel()
-		err := f(ctx, client)
-		if errors.Is(err, context.DeadlineExceeded) { // etcd's client does not name the endpoints
-			return cmp.Or(context.Cause(ctx), err)
-		}
-		return err
+		return caused(ctx, f(ctx, client))
 	})
+}
+
+// caused returns the cause of ctx for the error of a request that ctx has ended: etcd's client does not name the
+// endpoints.
+func caused(ctx context.Context, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	return err
 }
 
 // use calls f with a client, and closes the client afterwards.

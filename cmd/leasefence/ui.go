@@ -36,8 +36,9 @@ and a timeline of the holds of one name. A signal ends ui.
 
   names     While somebody looks, ui lists the names every --every, once for all browsers, and pauses for at least ten times as
             long as the listing took. The page shows the first 200 names that begin with the text in the search field
-  a name    ui watches the name that is open: a change shows within milliseconds. Every two seconds it checks that the watch
-            shows the present state, and reads the remaining time of leases
+  a name    ui watches the name that is open: a change shows within milliseconds. Every two seconds, every ten for 200 contenders,
+            it checks that the watch shows the present state, and reads the remaining time of leases, unless there are more
+            than 100 holders or waiters
   timeline  The last 200 holds since a browser first opened the name, by this computer's clock. ui forgets them ten minutes after
             the last browser has left. In etcd, an unlocked lock and a deleted key look the same
   --audit   A file with rows of an audit trail, as JSON. ui reads it again when it changes. The page adds why a resource's tenures

@@ -295,6 +295,34 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 	}
 }
 
+// A queue is no gap in the timeline because it is too long to read the remaining time of all its leases.
+func TestTopic_showsNoGapForALongQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		t.Cleanup(srv.Close)
+		client := srv.NewClient(context.WithoutCancel(t.Context()))
+		const contenders = 1000
+		for range contenders {
+			granted, err := client.Grant(t.Context(), 3600)
+			require.NoError(t, err)
+			_, err = client.Put(t.Context(), fmt.Sprintf("a/%x-", int64(granted.ID)), "", clientv3.WithLease(granted.ID))
+			require.NoError(t, err)
+		}
+		client.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Before: 40 * time.Millisecond})
+		client.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: time.Second})
+		topic, leave, err := startHub(t, client.Client).look("a")
+		require.NoError(t, err)
+		defer leave()
+		for range 20 {
+			time.Sleep(time.Second)
+			var m message
+			topic.newsFor(&cursor{}, &m)
+			require.Empty(t, m.Name.Error)
+			require.False(t, slices.ContainsFunc(m.Name.Log, func(s spell) bool { return s.Gap }))
+		}
+	})
+}
+
 // A full timeline drops the oldest hold that has ended, not one that lasts.
 func TestTopic_boundsTheTimeline(t *testing.T) {
 	topic := &topic{hub: &hub{}, name: "a", poked: make(chan struct{}, 1), open: make(map[held]*spell)}

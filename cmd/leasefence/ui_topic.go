@@ -172,12 +172,13 @@ func (t *topic) add(s *spell) *spell {
 // lease.
 func (t *topic) tend(ctx context.Context) {
 	for {
-		asked := t.ask(ctx)
+		known, asked := t.ask(ctx)
 		next := time.NewTimer(max(tendEvery, time.Duration(asked)*50*time.Millisecond))
 		for waits := true; waits; {
 			select {
 			case <-t.poked:
 				t.settle(ctx)
+				waits = known // the watch has shown the queue for the first time: ask for its leases
 			case <-next.C:
 				waits = false
 			case <-ctx.Done():
@@ -189,24 +190,29 @@ func (t *topic) tend(ctx context.Context) {
 }
 
 // ask reads the queue, since the watch may be silent, and the remaining time of its leases. If there are many, it only
-// checks that those who are shown are still there. It returns the number of leases that it has asked for.
-func (t *topic) ask(ctx context.Context) (asked int) {
+// checks that those who are shown are still there; until the watch has shown how many, that etcd answers. It returns
+// whether the watch has, and the number of leases that it has asked for.
+func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 	ctx, cancel := t.hub.bounded(ctx)
 	defer cancel()
 	t.mu.Lock()
 	shown, seen := t.queue, t.seen
 	t.mu.Unlock()
+	known = seen > 0
 	var q lease.Queue
 	var present bool // shown was the present queue
 	var err error
-	if max(len(shown.Holders), len(shown.Waiters)) > mostContenders {
+	switch {
+	case !known:
+		_, err = t.hub.client.Get(ctx, t.name+"/", clientv3.WithCountOnly())
+	case max(len(shown.Holders), len(shown.Waiters)) > mostContenders:
 		present, err = t.stands(ctx, shown)
-	} else {
+	default:
 		q, err = lease.Inspect(ctx, t.hub.client, t.name)
 		present = slices.EqualFunc(q.Holders, shown.Holders, sameHold) && slices.EqualFunc(q.Waiters, shown.Waiters, sameHold)
 	}
 	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // never wrapped
-		return 0 // the topic has been forgotten
+		return known, 0 // the topic has been forgotten
 	}
 	if t.hub.trail != nil {
 		t.hub.trail.refresh()
@@ -214,13 +220,13 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.news.tell()
-	t.behind = err == nil && !present && seen > 0 && seen == t.seen // news of the watch that came meanwhile may be newer
+	t.behind = err == nil && !present && known && seen == t.seen // news of the watch that came meanwhile may be newer
 	if err != nil {
 		if t.health.err == "" && t.seen > 0 {
 			t.add(&spell{Gap: true, Begin: t.health.millis()})
 		}
-		t.health.err = err.Error()
-		return 0
+		t.health.err = caused(ctx, err).Error()
+		return known, 0
 	}
 	if !t.behind {
 		t.answered()
@@ -229,14 +235,14 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.leases = make(map[clientv3.LeaseID]reading)
 	for _, list := range [...][]lease.Contender{q.Holders, q.Waiters} {
 		for _, c := range list {
-			if before, known := was[c.Lease]; known && c.TTL <= 0 { // gone since the keys were read; settle needs the last reading
+			if before, ok := was[c.Lease]; ok && c.TTL <= 0 { // gone since the keys were read; settle needs the last reading
 				t.leases[c.Lease] = before
 				continue
 			}
 			t.leases[c.Lease] = reading{c.TTL, max(c.TTL, was[c.Lease].most), time.Now()}
 		}
 	}
-	return len(q.Holders) + len(q.Waiters)
+	return known, len(q.Holders) + len(q.Waiters)
 }
 
 func sameHold(a, b lease.Contender) bool { return a.Key == b.Key && a.Revision == b.Revision }
