@@ -191,7 +191,7 @@ func TestUI_showsATimeline(t *testing.T) {
 	require.NoError(t, first.Unlock(bounded(t)))
 	p.has(t, "#log", "released")
 
-	granted, err := client.Grant(bounded(t), 5) // nobody renews it
+	granted, err := client.Grant(bounded(t), 7) // nobody renews it; ui sees that in time, whenever it reads the remaining time
 	require.NoError(t, err)
 	put, err := client.Put(bounded(t), name+"/"+hex(granted.ID)+"-a", "ledger@host-c/977", clientv3.WithLease(granted.ID))
 	require.NoError(t, err)
