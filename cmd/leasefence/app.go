@@ -182,6 +182,15 @@ func (a *app) use(f func(client *clientv3.Client) error) error {
 	return failed(f(client))
 }
 
+// reach reports soon if etcd cannot be reached, or does not let this user read the keys of a name. What follows waits
+// without a bound.
+func (a *app) reach(ctx context.Context, client *clientv3.Client, name string) error {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	_, err := client.Get(ctx, name+"/", clientv3.WithCountOnly())
+	return caused(ctx, err)
+}
+
 // bounded returns a context that ends after --command-timeout.
 func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return within(ctx, a.etcd.commandTimeout, a.etcd.endpoints)

@@ -104,8 +104,7 @@ func (a *app) release(r release) error {
 		ctx, cancel := a.bounded(context.Background())
 		defer cancel()
 		if opts.Mode == lease.ReleaseWait {
-			// Release waits without a bound; Inspect reports at once that etcd cannot be reached.
-			if _, err := lease.Inspect(ctx, client, r.name); err != nil {
+			if err := a.reach(ctx, client, r.name); err != nil {
 				return err
 			}
 			ctx = context.Background()

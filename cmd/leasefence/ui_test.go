@@ -295,20 +295,27 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 	}
 }
 
+// longQueue is a client of a server with so many contenders for "a" that reading the remaining time of their leases takes
+// ten seconds.
+func longQueue(t *testing.T) *fakeetcd.Client {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	client := srv.NewClient(context.WithoutCancel(t.Context()))
+	for range 1000 {
+		granted, err := client.Grant(t.Context(), 3600)
+		require.NoError(t, err)
+		_, err = client.Put(t.Context(), fmt.Sprintf("a/%x-", int64(granted.ID)), "", clientv3.WithLease(granted.ID))
+		require.NoError(t, err)
+	}
+	client.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Before: 40 * time.Millisecond})
+	return client
+}
+
 // A queue is no gap in the timeline because it is too long to read the remaining time of all its leases.
 func TestTopic_showsNoGapForALongQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		t.Cleanup(srv.Close)
-		client := srv.NewClient(context.WithoutCancel(t.Context()))
-		const contenders = 1000
-		for range contenders {
-			granted, err := client.Grant(t.Context(), 3600)
-			require.NoError(t, err)
-			_, err = client.Put(t.Context(), fmt.Sprintf("a/%x-", int64(granted.ID)), "", clientv3.WithLease(granted.ID))
-			require.NoError(t, err)
-		}
-		client.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Before: 40 * time.Millisecond})
+		client := longQueue(t)
 		client.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: time.Second})
 		topic, leave, err := startHub(t, client.Client).look("a")
 		require.NoError(t, err)

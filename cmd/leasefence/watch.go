@@ -35,10 +35,7 @@ type change struct {
 const changeLine = "%-25s  %-9s  %-9s  %-7v  %-7v  %s"
 
 func (a *app) watch(ctx context.Context, client *clientv3.Client, name string) error {
-	// Watch waits without a bound; Inspect reports at once that etcd cannot be reached.
-	first, cancel := a.bounded(ctx)
-	defer cancel()
-	if _, err := lease.Inspect(first, client, name); err != nil {
+	if err := a.reach(ctx, client, name); err != nil {
 		return err
 	}
 	if a.output != outputJSON {
