@@ -94,6 +94,10 @@ func TestUsage_wrongEnvironment(t *testing.T) {
 		t.Setenv("ETCDCTL_DISCOVERY_SRV", "example.com")
 		requireUsageError(t, "$ETCDCTL_DISCOVERY_SRV is not supported", "ls")
 	})
+	t.Run("a JWT", func(t *testing.T) {
+		t.Setenv("ETCDCTL_AUTH_JWT_TOKEN", "secret")
+		requireUsageError(t, "$ETCDCTL_AUTH_JWT_TOKEN is not supported", append(nowhere, "ls")...)
+	})
 }
 
 // clearEnvironment unsets etcdctl's variables until the test ends.

@@ -25,7 +25,7 @@ type etcdFlags struct {
 	user, password, file        string
 	secure                      clientv3.SecureConfig
 	names                       []string         // names of the flags
-	discovery                   string           // $ETCDCTL_DISCOVERY_SRV, if no endpoints are given
+	refused                     error            // a variable that is not supported is set, and no flag takes its place
 	built                       *clientv3.Config // see config
 }
 
@@ -67,8 +67,11 @@ func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
 			return usageError("$%s: %w", variable, err)
 		}
 	}
-	if !flags.Changed("endpoints") {
-		e.discovery = os.Getenv("ETCDCTL_DISCOVERY_SRV")
+	switch {
+	case !flags.Changed("endpoints") && os.Getenv("ETCDCTL_DISCOVERY_SRV") != "":
+		e.refused = usageError("$ETCDCTL_DISCOVERY_SRV is not supported: unset it, or give --endpoints")
+	case e.user == "" && os.Getenv("ETCDCTL_AUTH_JWT_TOKEN") != "":
+		e.refused = usageError("$ETCDCTL_AUTH_JWT_TOKEN is not supported: unset it, or give --user")
 	}
 	return nil
 }
@@ -105,8 +108,8 @@ func (e *etcdFlags) build() (clientv3.Config, error) {
 			return clientv3.Config{}, usageError("--%s is %v, want more than 0s", d.flag, d.d)
 		}
 	}
-	if e.discovery != "" {
-		return clientv3.Config{}, usageError("$ETCDCTL_DISCOVERY_SRV is not supported: unset it, or give --endpoints")
+	if e.refused != nil {
+		return clientv3.Config{}, e.refused
 	}
 	if slices.Contains(e.endpoints, "") {
 		return clientv3.Config{}, usageError("--endpoints has an empty address")
