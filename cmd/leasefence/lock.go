@@ -38,8 +38,8 @@ func (c *command) check() error {
 		c.grace = c.ttl / 10
 	}
 	switch {
-	case c.ttl < 2*time.Second:
-		return usageError("--ttl is %v, want 2s or more", c.ttl)
+	case c.ttl < 2*time.Second || c.ttl > 2_500_000*time.Hour: // the longest that etcd grants
+		return usageError("--ttl is %v, want 2s to 2500000h", c.ttl)
 	case c.grace < 0 || c.grace > c.ttl/5: // with the default margin it stays below TTL/3, the largest Options.Margin
 		return usageError("--grace is %v, want 0s to a fifth of --ttl, %v", c.grace, c.ttl/5)
 	case len(c.owner) > 4<<10:
