@@ -362,6 +362,12 @@ func TestTrail_reads(t *testing.T) {
 			require.Empty(t, l.of("b", map[int64]bool{8: true}).Tenures)
 		})
 	}
+	t.Run("too long", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
+		require.NoError(t, os.Truncate(file, mostTrail+1))
+		_, err := newTrail(file)
+		require.ErrorContains(t, err, file+" has 67108865 bytes, want 67108864 at most")
+	})
 	for name, text := range map[string]string{
 		"no JSON": `{"key":"a"} x`, "no token": `{"key":"a","granted_at":"2026-11-23 17:07:33"}`, "no time": `{"key":"a","token":7}`,
 		"no mark": `{"key":"a","token":7,"refused_at":"2026-11-23 17:07:33"}`,

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	mostTrail = 64 << 20 // bytes that are read of a file
+	mostTrail = 64 << 20 // bytes of a file that are read, or of a pipe
 	mostShown = 200      // rows of each table that are shown for one name
 )
 
@@ -115,6 +115,9 @@ func readTrail(file string) (rows []trailRow, err error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
+	if stat, err := f.Stat(); err == nil && stat.Size() > mostTrail {
+		return nil, fmt.Errorf("%s has %d bytes, want %d at most", file, stat.Size(), mostTrail)
+	}
 	in := json.NewDecoder(io.LimitReader(f, mostTrail))
 	for n := 1; ; n++ {
 		var value json.RawMessage
