@@ -87,9 +87,10 @@ else may be in already, and CMD gets SIGKILL at once. If somebody asks for the r
 and keeps the hold until it has ended.
 
 leasefence does not wait for processes that CMD leaves in the background, and its signals do not reach processes that move to
-another group. If leasefence itself is killed (SIGKILL), Linux kills CMD, but not the processes that CMD has started; other
-systems kill neither. While leasefence is stopped (SIGSTOP), it cannot stop CMD. In these cases only the check of the token at
-the resource helps. CMD should not use the exit codes 64, 74 and 75 itself.
+another group, or run as another user: write sudo before leasefence, not before CMD. If leasefence itself is killed (SIGKILL),
+Linux kills CMD, unless that is set-user-ID, but not the processes that CMD has started; other systems kill neither. While
+leasefence is stopped (SIGSTOP), it cannot stop CMD. In these cases only the check of the token at the resource helps. CMD
+should not use the exit codes 64, 74 and 75 itself.
 
 `
 
