@@ -125,6 +125,7 @@ func TestUsage_wrongTexts(t *testing.T) {
 		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},
 		{`PREFIX has 2049 bytes, want 0 to 2048`, []string{"explain", "7", strings.Repeat("a", 2049)}},
 		{`--owner has 4097 bytes, want 0 to 4096`, []string{"lock", "a", "--owner", strings.Repeat("a", 4097), "--", "true"}},
+		{`--all: NAME "a\nb" has a line break`, []string{"lock", "--all", "a\nb", "c", "--", "true"}},
 		{`--all: 65 names, want 64 at most`, append(append([]string{"lock", "--all"}, manyNames(65)...), "--", "true")},
 	} {
 		t.Run(tt.args[0], func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -140,6 +141,7 @@ func (l *theLock) check(wait, permits bool) error {
 			kinds++
 		}
 	}
+	broken := slices.IndexFunc(l.names, func(name string) bool { return strings.Contains(name, "\n") })
 	switch {
 	case kinds > 1:
 		return usageError("--shared, -n and --all: want one of them at most")
@@ -149,6 +151,8 @@ func (l *theLock) check(wait, permits bool) error {
 		return usageError("%d names: several take --all", len(l.names))
 	case len(slices.Compact(slices.Sorted(slices.Values(l.names)))) > locks.MostInSet:
 		return usageError("--all: %d names, want %d at most", len(l.names), locks.MostInSet)
+	case l.all && broken >= 0: // in LEASEFENCE_LOCK it would be two names
+		return usageError("--all: NAME %q has a line break", l.names[broken])
 	case l.try && wait:
 		return usageError("--try and --wait: want one of them at most")
 	case wait && l.wait <= 0:
