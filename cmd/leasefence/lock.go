@@ -80,7 +80,8 @@ CMD inherits standard input, output and error. Its environment has LEASEFENCE_TO
 should send with every write; LEASEFENCE_LOCK, the lock's name; and LEASEFENCE_KEY, its key in etcd. CMD runs in a process
 group of its own, and leasefence passes SIGINT, SIGTERM, SIGQUIT and SIGHUP on to the whole group. There is no job control:
 Ctrl-Z stops CMD alone, which keeps the lock, and the next signal that is passed on continues it. CMD has the terminal while it
-runs, so a pager behind leasefence would wait for it: put the pipe into CMD, as in -- sh -c 'report | less'.
+runs, so a pager behind leasefence would wait for it: put the pipe into CMD, as in -- sh -c 'report | less'. If standard input is
+no terminal, CMD does not have the terminal, and the system stops it when it reads /dev/tty, as ssh does for a password.
 
 If the hold is lost because renewals fail, CMD gets SIGTERM and, if it has not ended after --grace, SIGKILL. The grace is taken
 off the local deadline, so CMD has ended before etcd lets anybody else in. If the lease was revoked or the key deleted, somebody
