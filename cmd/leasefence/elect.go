@@ -61,9 +61,7 @@ func (a *app) elect(c command, name string) error {
 	}
 	signals := process.CatchSignals()
 	s, err := a.open(context.Background(), c, signals, func(lease.Acquired) {})
-	if s != nil {
-		defer s.close()
-	}
+	defer s.close()
 	if err != nil {
 		return err
 	}

@@ -177,9 +177,7 @@ func (a *app) lock(l theLock) error {
 		defer cancel()
 	}
 	s, err := a.open(ctx, l.command, signals, func(got lease.Acquired) { granted <- got })
-	if s != nil {
-		defer s.close()
-	}
+	defer s.close()
 	if err != nil {
 		return err
 	}

@@ -57,8 +57,8 @@ func (s *session) say(format string, args ...any) {
 	s.messages.Go(func() { s.app.say(format, args...) })
 }
 
-// open opens a session, unless ctx ends or a signal arrives first. If it fails, the session may be nil or have no lease
-// yet; the caller closes any that is not nil. Acquired is called after each successful acquisition.
+// open opens a session, unless ctx ends or a signal arrives first. The caller closes it even if that fails. Acquired is
+// called after each successful acquisition.
 func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
 	s := &session{app: a, ttl: c.ttl}
 	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
@@ -66,12 +66,9 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 		if err != nil && ctx.Err() != nil {   // etcd's client does not report the cause
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = interruptible(ctx, signals, func(ctx context.Context) (err error) {
+		if err != nil {
+			return err
+		}
 		ctx, cancel := within(ctx, c.ttl, a.etcd.endpoints)
 		defer cancel()
 		s.Session, err = lease.NewSession(ctx, s.client, lease.Options{
@@ -95,7 +92,9 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 // close revokes the lease. etcd deletes the keys of waiters and holders with it.
 func (s *session) close() {
 	defer s.messages.Wait()
-	defer func() { _ = s.client.Close() }()
+	if s.client != nil {
+		defer func() { _ = s.client.Close() }()
+	}
 	if s.Session == nil {
 		return
 	}
