@@ -30,8 +30,7 @@ type hub struct {
 	trail   *trail        // nil without --audit
 
 	ctx    context.Context //nolint:containedctx // ends everything that browsers have the hub start
-	wg     sync.WaitGroup
-	wanted chan struct{} // capacity 1; filled when somebody looks at the list
+	wanted chan struct{}   // capacity 1; filled when somebody looks at the list
 
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic
@@ -97,15 +96,15 @@ type shownRows struct {
 	Capped bool  `json:"capped,omitempty"`
 }
 
-func newHub(client *clientv3.Client, u ui, longest time.Duration, kept *trail) *hub {
-	h := &hub{client: client, prefix: u.prefix, every: u.every, longest: longest, trail: kept, wanted: make(chan struct{}, 1), topics: make(map[string]*topic)}
+// newHub starts a hub, which ends with ctx.
+func newHub(ctx context.Context, client *clientv3.Client, u ui, longest time.Duration, kept *trail) *hub {
+	h := &hub{
+		client: client, prefix: u.prefix, every: u.every, longest: longest, trail: kept,
+		ctx: ctx, wanted: make(chan struct{}, 1), topics: make(map[string]*topic),
+	}
 	h.listing.tell()
+	go h.scan()
 	return h
-}
-
-func (h *hub) start(ctx context.Context) {
-	h.ctx = ctx
-	h.wg.Go(h.scan)
 }
 
 func (h *hub) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

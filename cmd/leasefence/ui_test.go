@@ -19,8 +19,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// newTestHub starts a hub on an empty server. The test's cleanup ends its goroutines, without which the bubble would
-// not end.
+// newTestHub starts a hub on an empty server. It ends with the test.
 func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 	t.Helper()
 	srv := leasetest.New(t)
@@ -30,14 +29,7 @@ func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 
 func startHub(t *testing.T, client *clientv3.Client) *hub {
 	t.Helper()
-	h := newHub(client, ui{every: time.Second}, 5*time.Second, nil)
-	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
-	h.start(ctx)
-	t.Cleanup(func() {
-		end()
-		h.wg.Wait()
-	})
-	return h
+	return newHub(t.Context(), client, ui{every: time.Second}, 5*time.Second, nil)
 }
 
 // watched are the names that h watches.

@@ -77,8 +77,8 @@ func newTopic(h *hub, name string) *topic {
 	ctx, end := context.WithCancel(h.ctx)
 	t := &topic{hub: h, name: name, end: end, poked: make(chan struct{}, 1), leases: make(map[clientv3.LeaseID]reading), open: make(map[held]*spell)}
 	t.news.tell()
-	h.wg.Go(func() { t.watch(ctx) })
-	h.wg.Go(func() { t.tend(ctx) })
+	go t.watch(ctx)
+	go t.tend(ctx)
 	return t
 }
 
