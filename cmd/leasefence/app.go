@@ -196,9 +196,9 @@ func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 	return within(ctx, a.etcd.commandTimeout, a.etcd.endpoints)
 }
 
-// within bounds ctx by d. Its cause then is that etcd has not answered.
+// within bounds ctx by d, which is --command-timeout. Its cause then is that etcd has not answered.
 func within(ctx context.Context, d time.Duration, endpoints []string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, silent(d, endpoints))
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w, or not in full (--command-timeout)", silent(d, endpoints)))
 }
 
 func silent(d time.Duration, endpoints []string) error {

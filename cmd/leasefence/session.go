@@ -69,7 +69,7 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 		if err != nil {
 			return err
 		}
-		ctx, cancel := within(ctx, c.ttl, a.etcd.endpoints)
+		ctx, cancel := context.WithTimeoutCause(ctx, c.ttl, silent(c.ttl, a.etcd.endpoints))
 		defer cancel()
 		s.Session, err = lease.NewSession(ctx, s.client, lease.Options{
 			TTL: c.ttl,
