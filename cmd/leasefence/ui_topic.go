@@ -215,7 +215,7 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 		return known, 0 // the topic has been forgotten
 	}
 	if t.hub.trail != nil {
-		t.hub.trail.refresh()
+		go t.hub.trail.refresh() // the next look shows what it has read
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

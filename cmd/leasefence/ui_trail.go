@@ -24,11 +24,13 @@ const (
 type trail struct {
 	file string
 
-	mu     sync.Mutex // guards the fields below
-	looked time.Time  // when refresh has looked at the file last
-	stat   os.FileInfo
-	rows   []trailRow
-	err    string
+	reading sync.Mutex // guards the fields below; held while the file is read, which may take any time
+	looked  time.Time  // when refresh has looked at the file last
+	stat    os.FileInfo
+
+	mu   sync.Mutex // guards the fields below
+	rows []trailRow
+	err  string
 }
 
 // trailRow is a row of either table.
@@ -83,10 +85,12 @@ func newTrail(file string) (*trail, error) {
 	return l, nil
 }
 
-// refresh reads the file if it has changed.
+// refresh reads the file if it has changed, unless another call reads it.
 func (l *trail) refresh() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if !l.reading.TryLock() {
+		return
+	}
+	defer l.reading.Unlock()
 	if time.Since(l.looked) < tendEvery/2 {
 		return
 	}
@@ -99,7 +103,10 @@ func (l *trail) refresh() {
 		return
 	}
 	rows, err := readTrail(l.file)
-	l.stat, l.err = stat, ""
+	l.stat = stat
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = ""
 	if err != nil {
 		l.err = err.Error()
 	}
