@@ -106,7 +106,7 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 		return err
 	}
 	if !local {
-		a.say("other computers can reach this address, and HTTP is not encrypted: use ssh -L, or put TLS in front")
+		go a.say("other computers can reach this address, and HTTP is not encrypted: use ssh -L, or put TLS in front")
 	}
 	select {
 	case err := <-served:

@@ -34,8 +34,8 @@ type uiServer struct {
 	write, local bool
 	token        string // empty: the page needs no token
 	etcd         []string
-	say          func(format string, args ...any)
-	streams      chan struct{} // semaphore of mostStreams
+	say          func(format string, args ...any) // blocks while nobody reads standard error
+	streams      chan struct{}                    // semaphore of mostStreams
 }
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " +
@@ -219,7 +219,7 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 	}
 	defer cancel()
 	err := lease.Release(ctx, s.hub.client, o.Name, lease.ReleaseOptions{Mode: mode.mode, Revision: o.Token.Revision()})
-	s.say("ui: release of %s, mode %s, token %s, for %s: %v", harmless(o.Name), o.Mode, o.Token, r.RemoteAddr, cmp.Or(err, errors.New("done")))
+	go s.say("ui: release of %s, mode %s, token %s, for %s: %v", harmless(o.Name), o.Mode, o.Token, r.RemoteAddr, cmp.Or(err, errors.New("done")))
 	switch {
 	case errors.Is(err, lease.ErrNotHeld):
 		http.Error(w, err.Error(), http.StatusConflict)

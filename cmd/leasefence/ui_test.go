@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,6 +159,30 @@ func TestHub_showsNoOldList(t *testing.T) {
 		require.Nil(t, shown())
 		time.Sleep(10 * time.Second)
 		require.Contains(t, shown().Error, "has not answered for 5s")
+	})
+}
+
+// The page learns what has become of a release although nobody reads standard error.
+func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, srv, _ := newTestHub(t)
+		held, err := srv.Session(t, lease.Options{}).Lock(t.Context(), "a")
+		require.NoError(t, err)
+		unread := make(chan struct{})
+		defer close(unread)
+		pages := &uiServer{hub: h, write: true, local: true, say: func(string, ...any) { <-unread }}
+		order := fmt.Sprintf(`{"name":"a","typed":"a","mode":"ask","token":%q}`, held.Token())
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/release", strings.NewReader(order))
+		r.Header.Set("X-Leasefence", "1")
+		w := httptest.NewRecorder()
+		answered := false
+		go func() {
+			pages.handler().ServeHTTP(w, r)
+			answered = true
+		}()
+		synctest.Wait()
+		require.True(t, answered)
+		require.Equal(t, http.StatusNoContent, w.Code)
 	})
 }
 
