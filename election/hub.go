@@ -217,6 +217,7 @@ func (h *hub) fail(err error) {
 	hubs.mu.Lock()
 	h.forget()
 	hubs.mu.Unlock()
+	h.out.Leave(&h.look)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.err = err

@@ -92,6 +92,7 @@ type onlooker struct {
 
 // run follows the queue until ctx ends or an error is final.
 func (o *onlooker) run(ctx context.Context) {
+	defer o.out.Leave(&o.look) // the consumer may take long to leave, and a refused probe ends the watches of all others
 	var b etcd.Backoff
 	for ctx.Err() == nil {
 		began := time.Now()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -281,23 +282,29 @@ func TestWatch_ends(t *testing.T) {
 func TestWatch_deniedWhileItsConsumerIsBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		c := e.srv.NewClient(t.Context())
-		server := &strict{Watcher: c.Watcher, expired: make(map[string]bool)}
-		c.Watcher = server
-		e.onlookBy(t, c, "b")
-		for _, err := range lease.Watch(t.Context(), c.Client, "a") {
+		o := e.onlook(t, "b")
+		opened := func() (n int) {
+			for _, call := range o.c.Calls(fakeetcd.Watch) {
+				if len(call.Request.(*pb.WatchCreateRequest).RangeEnd) > 0 { // it is no probe
+					n++
+				}
+			}
+			return n
+		}
+		for _, err := range lease.Watch(t.Context(), o.c.Client, "a") {
 			if err != nil {
 				require.ErrorContains(t, err, "permission denied")
 				continue
 			}
-			server.forbid("a/")
 			ofA := func(call fakeetcd.Call) bool { return strings.Contains(fmt.Sprint(call.Request), `"a/`) }
-			c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied, Match: ofA})
-			c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+			for _, m := range []fakeetcd.Method{fakeetcd.Get, fakeetcd.Watch} {
+				o.c.Inject(m, fakeetcd.Fault{Err: errDenied, Match: ofA})
+			}
+			o.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 			time.Sleep(time.Second)
-			before := server.streams()
+			before := opened()
 			time.Sleep(time.Minute)
-			require.Equal(t, before, server.streams())
+			require.Equal(t, before, opened())
 		}
 	})
 }

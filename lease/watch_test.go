@@ -197,9 +197,10 @@ func TestLock_watchFallsSilent(t *testing.T) {
 type strict struct {
 	clientv3.Watcher
 
-	mu        sync.Mutex // guards the fields below
-	forbidden string     // the beginning of keys that must not be watched; "": there are none
-	expired   map[string]bool
+	forbidden string // the beginning of keys that must not be watched; "": there are none
+
+	mu      sync.Mutex // guards the field below
+	expired map[string]bool
 }
 
 func (s *strict) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
@@ -219,12 +220,6 @@ func (s *strict) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 	refused <- clientv3.WatchResponse{Header: &pb.ResponseHeader{}, Canceled: true, CancelReason: refusal.Error()}
 	close(refused)
 	return refused
-}
-
-func (s *strict) forbid(prefix string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forbidden = prefix
 }
 
 // expire makes the tokens of all streams expire.

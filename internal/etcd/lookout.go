@@ -4,15 +4,15 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 const (
-	// probeEvery is the time between two probes of the stream, less a random part of up to a half, and how long the answer
-	// may take.
+	// probeEvery is the time between two probes of the stream, less a random part of up to a half.
 	probeEvery = 5 * time.Second
-	// openPatience is how long the first confirmation of a watch may take, less a random part of up to a half; see
-	// [NewStreams].
-	openPatience = 4 * time.Second
+	// probePatience is how long the first answer may take, less a random part of up to a half; see [NewStreams].
+	probePatience = 4 * time.Second
 )
 
 // Lookout is the watch stream of a client that all observers in this process share: those who watch locks or
@@ -40,7 +40,7 @@ func (c *Conn) LookOut(look *Look) *Lookout {
 	if c.lookout == nil {
 		ctx, end := context.WithCancel(context.Background()) // the lookout may outlive its first observer
 		c.lookout = &Lookout{
-			Conn: c, Streams: NewStreams("observe", openPatience),
+			Conn: c, Streams: NewStreams("observe", probePatience),
 			end: end, ended: make(chan struct{}), looks: make(map[*Look]struct{}),
 		}
 		go c.lookout.probe(ctx)
@@ -49,13 +49,14 @@ func (c *Conn) LookOut(look *Look) *Lookout {
 	return c.lookout
 }
 
-// Leave removes an observer. It must be called before the observer's watch ends: without a watch
+// Leave removes an observer; it may be called again. It must be called before the observer's watch ends: without a watch
 // on the stream, a probe that is given up could leave an empty stream in the client, see streamNames. The last observer
 // to leave ends the probes, and waits for their end.
 func (l *Lookout) Leave(look *Look) {
 	l.Conn.mu.Lock()
+	_, here := l.looks[look]
 	delete(l.looks, look)
-	last := len(l.looks) == 0
+	last := here && len(l.looks) == 0
 	if last {
 		l.Conn.lookout = nil
 	}
@@ -82,11 +83,26 @@ func (l *Lookout) probe(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if prefix, seen := l.furthest(); prefix != "" {
-			l.Streams.Probe(ctx, l.Conn.Client, prefix, probeEvery, seen)
+		if !l.sound(ctx) {
+			l.Streams.Suspect()
 		}
 		timer.Reset(Jitter(probeEvery))
 	}
+}
+
+// sound probes the stream. It reports false if the server refuses the watch, as it does when the auth token of the
+// stream has expired, or if the member is behind a revision that the watches have shown: it lags, or was restored
+// from a snapshot. If there is no answer, the stream becomes suspect by itself, see [NewStreams].
+func (l *Lookout) sound(ctx context.Context) bool {
+	prefix, seen := l.furthest()
+	if prefix == "" {
+		return true
+	}
+	watch, opened, cancel := l.Streams.Watch(ctx)
+	defer cancel()
+	resp := <-l.Conn.Client.Watch(watch, prefix, clientv3.WithCreatedNotify())
+	opened()
+	return watch.Err() != nil || resp.Created && !resp.Canceled && resp.Header.Revision >= seen
 }
 
 // furthest returns the highest revision that a watch has shown, and the prefix of a random one, "" if there is none: the
