@@ -92,7 +92,9 @@ func (l *Lookout) probe(ctx context.Context) {
 
 // sound probes the stream. It reports false if the server refuses the watch, as it does when the auth token of the
 // stream has expired, or if the member is behind a revision that the watches have shown: it lags, or was restored
-// from a snapshot. If there is no answer, the stream becomes suspect by itself, see [NewStreams].
+// from a snapshot. If there is no answer, the stream becomes suspect by itself, see [NewStreams]. Unlike
+// [Streams.Probe], a denied permission counts as well: the server goes on serving a watch that it has allowed once, so
+// an observer learns that its permission is gone when it opens its watch again.
 func (l *Lookout) sound(ctx context.Context) bool {
 	prefix, seen := l.furthest()
 	if prefix == "" {
