@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,14 +99,11 @@ func (r *renewals) line(ctx context.Context, endpoint string) *line {
 // plan schedules the next renewal after pause.
 func (r *renewals) plan(pause time.Duration) { r.planned, r.pause = r.g.s.clock.Now(), pause }
 
-// endpoints are those of the lines beside own: the client's. A single one counts twice, so that there is a line for each
-// renewal of a third though none is answered.
+// endpoints are those of the lines beside own: the client's. A single one counts three times, and each of two twice, so
+// that there is a line for each renewal though answers take longer than a third.
 func (r *renewals) endpoints() []string {
 	all := r.g.s.conn.KeepAliveEndpoints()
-	if len(all) == 1 {
-		return []string{all[0], all[0]}
-	}
-	return all
+	return slices.Repeat(all, 1+2/len(all))
 }
 
 // most bounds the renewals within a third, whatever etcd does: one on each line.
@@ -150,7 +148,7 @@ func (r *renewals) send(ctx context.Context) {
 // next returns the line for the next renewal, nil if all are waiting for an answer. The client's own connection comes
 // first, and once more after a failure, because the client then moves on to another endpoint; after that the line that
 // answered last. If no line is free, next replaces the one to an endpoint that has waited longest, if that is at least
-// twice the [grant.patience]: its connection may be dead although the endpoint is not.
+// a third: its connection may be dead although the endpoint is not.
 func (r *renewals) next(ctx context.Context) *line {
 	clk := r.g.s.clock
 	if r.own.busy && clk.Since(r.own.asked) >= r.g.ttl { // an answer would come too late
@@ -163,7 +161,7 @@ func (r *renewals) next(ctx context.Context) *line {
 	}
 	endpoints := r.endpoints()
 	places := len(endpoints) + 1
-	oldest := r.g.third() * 4 / 5 // patience is at least two fifths
+	oldest := r.g.third() // three times the patience is more
 	silent := -1
 	for i := range places {
 		place := (r.turn + i) % places

@@ -168,8 +168,22 @@ func TestSession_outlivesFaultsThatEndInTime(t *testing.T) {
 	}
 }
 
+// Answers that take half of the TTL cost no lease: no connection is given up before its answer comes.
+func TestSession_outlivesSlowAnswers(t *testing.T) {
+	defer lease.WithJitter()()
+	for _, endpoints := range [][]string{{"1"}, {"1", "2"}, {"1", "2", "3"}} {
+		inBubble(t, fmt.Sprint(len(endpoints)), func(t *testing.T) {
+			e := startWith(t, endpoints...)
+			l := e.lock(t, "a")
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: ttl / 2})
+			e.at(100 * ttl)
+			requireLive(t, l)
+		})
+	}
+}
+
 // Whatever etcd does, each third sees at most one renewal more than there are endpoints, of which a single one counts
-// twice. Streams, each of which may cost an authentication, are opened no more often than they break. Slow answers cost
+// three times, and each of two twice. Streams, each of which may cost an authentication, are opened no more often than they break. Slow answers cost
 // no lease, no reopened watches, and no read of the lease's keys.
 func TestSession_boundsItsRenewals(t *testing.T) {
 	defer lease.WithJitter()()
@@ -199,7 +213,7 @@ func TestSession_boundsItsRenewals(t *testing.T) {
 				e.c.Inject(fakeetcd.Any, tc.fault)
 				e.at(minutes * time.Minute)
 				sent := e.sent(fakeetcd.KeepAliveOnce)
-				most := max(3, len(endpoints)+1)
+				most := 1 + len(endpoints)*(1+2/len(endpoints))
 				for i := range sent[min(len(sent), most):] {
 					require.GreaterOrEqual(t, sent[i+most]-sent[i], third-1)
 				}

@@ -440,15 +440,8 @@ var leaseMutants = []mutant{
 	{
 		name: "two renewals in a third of the TTL at a single endpoint",
 		file: "lease/renew.go",
-		old:  "if len(all) == 1 {",
-		new:  "if len(all) == 0 {",
-		by:   killer{inLease, "TestSession_outlivesFaultsThatEndInTime", `requireLive(t, l)`},
-	},
-	{
-		name: "a silent connection is replaced no earlier than after a third of the TTL",
-		file: "lease/renew.go",
-		old:  "oldest := r.g.third() * 4 / 5",
-		new:  "oldest := r.g.third()",
+		old:  "return slices.Repeat(all, 1+2/len(all))",
+		new:  "return slices.Repeat(all, 1)",
 		by:   killer{inLease, "TestSession_outlivesFaultsThatEndInTime", `requireLive(t, l)`},
 	},
 	{
