@@ -35,7 +35,7 @@ const (
 // The key of an attempt with an unknown outcome may still appear after it was found missing, when a request that was
 // stuck in the network is delivered. So the reaper looks for it eight times in all: after [firstLook], after pauses
 // that are each four times as long as the one before, and finally after [lateFor]. A late key therefore blocks its
-// queue for at most four times its delay. Its name is not used again, so no other acquisition's key is ever deleted.
+// queue for at most four times its delay, or for firstLook if that is longer. Its name is not used again, so no other acquisition's key is ever deleted.
 type reaper struct {
 	g *grant
 
@@ -211,7 +211,8 @@ func (r *reaper) confirm(batch []*orphan) {
 		switch {
 		case r.orphans[o.entry.Key] != o: // added again meanwhile
 		case o.late && now.Before(end):
-			o.pause = max(4*o.pause, firstLook)
+			early := max(0, o.due.Sub(now)) // it joined one that was due
+			o.pause = max(4*(o.pause-early), firstLook)
 			o.due = now.Add(min(o.pause, end.Sub(now)))
 		default:
 			delete(r.orphans, o.entry.Key)

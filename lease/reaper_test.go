@@ -33,7 +33,7 @@ var looks = func() []time.Duration {
 }()
 
 // The request to enter arrives long after its caller has given up. The key appears, blocks for at most four times its
-// delay, and is deleted.
+// delay or 100 ms, and is deleted.
 func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 	for name, tc := range map[string]struct{ arrives, found time.Duration }{
 		"at once":          {time.Second + 3*time.Millisecond, time.Second + looks[1]},
@@ -65,6 +65,25 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A look that comes early, with that for another key, does not make the next one later than four times the time so far.
+func TestReaper_looksEarlyBesideAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const begun, given, delay = 10 * time.Millisecond, 10 * time.Millisecond, 95 * time.Millisecond
+		e := start(t, lease.Options{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
+		_, err := e.s.TryLock(timeout(t, given), "a") // looked for again 100 ms later
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		e.at(given + begun)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: delay, Late: true})
+		_, err = e.s.TryLock(timeout(t, given), "b")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		e.at(given + begun + delay)
+		require.Len(t, e.keys("b"), 1)
+		e.at(given + begun + delay + 4*delay)
+		require.Empty(t, e.keys("b"))
+	})
 }
 
 // New orphans do not delay the looks for earlier ones, however often they come.
