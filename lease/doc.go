@@ -26,9 +26,10 @@
 // way cannot be called back; only the fence refuses it.
 //
 // If somebody deletes a lock's key or revokes its lease, etcd lets the next holder in at once. The first holder learns
-// of it from a watch: within milliseconds if it has held the lock for 250 ms, and within a third of the TTL for the
-// 257th and further locks of a session. The same happens after a member of etcd 3.7.3 was paused while it was the
-// leader: on waking up, such a member was seen to revoke leases that had been renewed with its successor.
+// of it from a watch: within milliseconds if it has held the lock for 250 ms, and within a third of the TTL, or a second
+// if that is longer, for the 257th and further locks of a session. The same happens after a member of etcd 3.7.3 was
+// paused while it was the leader: on waking up, such a member was seen to revoke leases that had been renewed with its
+// successor.
 //
 // A restore of etcd takes revisions, and so tokens, back. When the session sees that, it ends with [ErrRestored]. The
 // operator then raises [Options].Era; see docs/mechanics.md. [Lock.Explain] reports whether that is why a resource

@@ -21,7 +21,8 @@ const (
 	// ReleaseAsked asks the holder to release: its context ends with the cause [ErrAskedToRelease], and the lock is
 	// free when the holder unlocks it, in Do and Run when the function has returned. Nothing is taken from the holder.
 	// It learns of the request as it would learn of a deletion of its key: within milliseconds, or within a third of
-	// the TTL for the 257th and further locks of a session. A holder that is cut off learns of it when it reconnects.
+	// the TTL, or a second if that is longer, for the 257th and further locks of a session. A holder that is cut off
+	// learns of it when it reconnects.
 	ReleaseAsked ReleaseMode = iota
 	// ReleaseWait waits until the holder has released, or until its lease has ended in etcd because nobody renews it.
 	// It asks nobody, and deletes nothing while the lease lives; if etcd has kept the key without its lease, it deletes
