@@ -35,7 +35,8 @@ const (
 // The key of an attempt with an unknown outcome may still appear after it was found missing, when a request that was
 // stuck in the network is delivered. So the reaper looks for it eight times in all: after [firstLook], after pauses
 // that are each four times as long as the one before, and finally after [lateFor]. A late key therefore blocks its
-// queue for at most four times its delay, or for firstLook if that is longer. Its name is not used again, so no other acquisition's key is ever deleted.
+// queue for at most four times its delay, or for firstLook if that is longer. Its name is not used again, so no other
+// acquisition's key is ever deleted.
 type reaper struct {
 	g *grant
 
