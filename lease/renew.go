@@ -65,9 +65,8 @@ type renewals struct {
 	answers chan renewal
 	running sync.WaitGroup
 
-	sent    []clock.Instant // when the last ones were sent, at most [renewals.most]
-	planned clock.Instant   // when the next one was planned
-	pause   time.Duration   // from planned until the next one is sent
+	planned clock.Instant // when the next one was planned
+	pause   time.Duration // from planned until the next one is sent
 
 	tries  int  // renewals sent since the last answer
 	failed bool // the first of those tries failed
@@ -106,18 +105,8 @@ func (r *renewals) endpoints() []string {
 	return slices.Repeat(all, 1+2/len(all))
 }
 
-// most bounds the renewals within a third, whatever etcd does: one on each line.
-func (r *renewals) most() int { return 1 + len(r.endpoints()) }
-
 // wait is the time until the next renewal is to be sent.
-func (r *renewals) wait() time.Duration {
-	clk := r.g.s.clock
-	left := r.pause - clk.Since(r.planned)
-	if n := len(r.sent) - r.most(); n >= 0 {
-		left = max(left, r.g.third()-clk.Since(r.sent[n]))
-	}
-	return left
-}
+func (r *renewals) wait() time.Duration { return r.pause - r.g.s.clock.Since(r.planned) }
 
 // send sends a renewal on the next free line, if there is one.
 func (r *renewals) send(ctx context.Context) {
@@ -132,8 +121,6 @@ func (r *renewals) send(ctx context.Context) {
 	}
 	r.tries++
 	r.last, l.busy, l.asked = l, true, g.s.clock.Now()
-	r.sent = append(r.sent, l.asked)
-	r.sent = r.sent[max(0, len(r.sent)-r.most()):]
 	r.running.Go(func() {
 		g.note(g.s.conn.Unreachable(ctx))
 		g.s.conn.Reconnect()
