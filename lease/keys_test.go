@@ -41,7 +41,7 @@ func TestKeys_random(t *testing.T) {
 				g.recycle(e)
 			}
 		}
-		e := g.take(fmt.Sprint(random.IntN(5000)), "", random.IntN(2) == 0)
+		e := g.take(fmt.Sprint(random.IntN(50)), "", random.IntN(2) == 0)
 		require.NotContains(t, inUse, e.Key)
 		require.False(t, burned[e.Key])
 		_, ours := g.takeBack(e.Key)
