@@ -59,7 +59,7 @@ func (g *grant) renew(ctx context.Context) {
 type renewals struct {
 	g       *grant
 	own     *line         // on the client's own connection
-	beside  map[int]*line // to one endpoint each, by its index in the client's list
+	beside  map[int]*line // to one endpoint each, by its index in endpoints
 	turn    int           // the index whose turn it is; the number of endpoints stands for own
 	last    *line         // the line used last
 	answers chan renewal
@@ -135,7 +135,8 @@ func (r *renewals) send(ctx context.Context) {
 // next returns the line for the next renewal, nil if all are waiting for an answer. The client's own connection comes
 // first, and once more after a failure, because the client then moves on to another endpoint; after that the line that
 // answered last. If no line is free, next replaces the one to an endpoint that has waited longest, if that is at least
-// a third: its connection may be dead although the endpoint is not.
+// a third: its connection may be dead although the endpoint is not. There are three such lines or more, so by then three
+// patiences have passed, which are more than a third.
 func (r *renewals) next(ctx context.Context) *line {
 	clk := r.g.s.clock
 	if r.own.busy && clk.Since(r.own.asked) >= r.g.ttl { // an answer would come too late
@@ -148,7 +149,7 @@ func (r *renewals) next(ctx context.Context) *line {
 	}
 	endpoints := r.endpoints()
 	places := len(endpoints) + 1
-	oldest := r.g.third() // three times the patience is more
+	oldest := r.g.third()
 	silent := -1
 	for i := range places {
 		place := (r.turn + i) % places
