@@ -1,18 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"golang.org/x/term"
 
 	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 )
@@ -159,27 +157,12 @@ func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
 		auth.Password = strings.TrimRight(string(text), "\r\n")
 		return auth, nil
 	}
-	stdin := int(os.Stdin.Fd())
-	before, err := term.GetState(stdin)
-	if err != nil {
-		return auth, fmt.Errorf("--user without a password, and standard input is no terminal: set --password-file or $ETCDCTL_PASSWORD")
-	}
-	// ReadPassword turns the echo off, and nothing but the user's Enter ends it. Nothing has been sent yet.
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
-	defer signal.Stop(signals)
-	go func() {
-		sig := <-signals
-		_ = term.Restore(stdin, before)
-		fmt.Fprintln(os.Stderr)
-		os.Exit(process.SignalCode(sig))
-	}()
-	fmt.Fprint(os.Stderr, "Password: ")
-	text, err := term.ReadPassword(stdin)
-	fmt.Fprintln(os.Stderr)
-	if err != nil {
+	auth.Password, err = process.ReadPassword() // nothing has been sent yet
+	switch {
+	case errors.Is(err, process.ErrNoTerminal):
+		return auth, fmt.Errorf("--user without a password, and %w: set --password-file or $ETCDCTL_PASSWORD", err)
+	case err != nil:
 		return auth, fmt.Errorf("read the password: %w", err)
 	}
-	auth.Password = string(text)
 	return auth, nil
 }
