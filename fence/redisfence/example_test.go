@@ -13,11 +13,7 @@ import (
 
 // exampleClient connects to the shared server and empties it.
 func exampleClient() *redis.Client {
-	s, err := sharedServer()
-	if err != nil {
-		log.Fatal(err)
-	}
-	c := redis.NewClient(&redis.Options{Addr: s.addr})
+	c := redis.NewClient(&redis.Options{Addr: shared.addr})
 	if err := c.FlushAll(context.Background()).Err(); err != nil {
 		log.Fatal(err)
 	}

@@ -43,42 +43,25 @@ func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	return next
 }
 
-func TestNew_refusesBadOptions(t *testing.T) {
+func TestNew_refuses(t *testing.T) {
 	c := silent(t)
-	for _, tt := range []struct {
-		opts redisfence.Options
-		want string
-	}{
-		{redisfence.Options{Prefix: "a{b"}, `redisfence: Options.Prefix is "a{b", want UTF-8 without NUL and braces`},
-		{redisfence.Options{Prefix: "a\x00"}, `redisfence: Options.Prefix is "a\x00", want UTF-8 without NUL and braces`},
-		{
-			redisfence.Options{Prefix: strings.Repeat("p", 1025)},
-			"redisfence: Options.Prefix has 1025 bytes, want 1 to 1024",
-		},
-		{redisfence.Options{MaxEra: 32768}, "redisfence: Options.MaxEra is 32768, want 1 to 32767, or 0 for 15"},
-	} {
-		t.Run(tt.want, func(t *testing.T) {
-			f, err := redisfence.New(c, tt.opts)
-			require.EqualError(t, err, tt.want)
-			require.Nil(t, f)
-		})
-	}
-}
-
-func TestNew_refusesOtherClients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	t.Cleanup(func() { require.NoError(t, ring.Close()) })
 	for _, tt := range []struct {
 		client redis.UniversalClient
+		opts   redisfence.Options
 		want   string
 	}{
-		{nil, "redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient"},
-		{(*redis.Client)(nil), "redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient"},
-		{(*redis.ClusterClient)(nil), "redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient"},
-		{ring, "redisfence: client is a *redis.Ring, want a *redis.Client or a *redis.ClusterClient"},
+		{c, redisfence.Options{Prefix: "a{b"}, `Options.Prefix is "a{b", want UTF-8 without NUL and braces`},
+		{c, redisfence.Options{Prefix: strings.Repeat("p", 1025)}, "Options.Prefix has 1025 bytes, want 1 to 1024"},
+		{c, redisfence.Options{MaxEra: 32768}, "Options.MaxEra is 32768, want 1 to 32767, or 0 for 15"},
+		{nil, redisfence.Options{}, "client is nil, want a *redis.Client or a *redis.ClusterClient"},
+		{(*redis.Client)(nil), redisfence.Options{}, "client is nil, want a *redis.Client or a *redis.ClusterClient"},
+		{(*redis.ClusterClient)(nil), redisfence.Options{}, "client is nil, want a *redis.Client or a *redis.ClusterClient"},
+		{ring, redisfence.Options{}, "client is a *redis.Ring, want a *redis.Client or a *redis.ClusterClient"},
 	} {
-		f, err := redisfence.New(tt.client, redisfence.Options{})
-		require.EqualError(t, err, tt.want)
+		f, err := redisfence.New(tt.client, tt.opts)
+		require.EqualError(t, err, "redisfence: "+tt.want)
 		require.Nil(t, f)
 	}
 }
@@ -86,8 +69,8 @@ func TestNew_refusesOtherClients(t *testing.T) {
 func TestMarks_zeroIsRefused(t *testing.T) {
 	const want = "redisfence: Marks is nil or zero, want one created by New"
 	for _, f := range []*redisfence.Marks{nil, {}} {
-		for name, verb := range calls(f) {
-			require.EqualError(t, verb(as(t, 54), "orders"), want, name)
+		for name, v := range verbs(f) {
+			require.EqualError(t, call(t, v, 54, "orders"), want, name)
 		}
 		_, err := f.Probe(t.Context())
 		require.EqualError(t, err, want)
@@ -106,26 +89,16 @@ func TestOptions_Prefix(t *testing.T) {
 		`want a key without the prefix of the marks, "marks/"`)
 }
 
-// Each accepted call but Check removes an expiry that was set on the mark by mistake.
-func TestClaim_takesAnExpiryOffTheMark(t *testing.T) {
+// Each accepted call but Check removes an expiry that was set on the mark by mistake, also if the mark need not rise.
+func TestMarks_takeAnExpiryOffTheMark(t *testing.T) {
 	c := newClient(t)
 	f := newFence(t, c)
-	require.NoError(t, f.Claim(as(t, 54), "orders"))
-	for _, next := range []fence.Token{54, 55} {
-		require.NoError(t, c.Expire(t.Context(), f.MarkKey("orders"), time.Hour).Err())
-		require.NoError(t, f.Claim(as(t, next), "orders"))
-		require.Equal(t, time.Duration(-1), c.TTL(t.Context(), f.MarkKey("orders")).Val())
-	}
-	require.NoError(t, f.ClaimRead(reading(as(t, 60)), "orders"))
-	for _, next := range []fence.Token{60, 58, 61} {
-		require.NoError(t, c.Expire(t.Context(), f.MarkKey("orders"), time.Hour).Err())
-		require.NoError(t, f.ClaimRead(reading(as(t, next)), "orders"))
-		require.Equal(t, time.Duration(-1), c.TTL(t.Context(), f.MarkKey("orders")).Val())
-	}
-	require.Equal(t, "55 61", get(t, c, f.MarkKey("orders")))
-	for range 2 {
-		require.NoError(t, f.Move(of(t, "accounts", 61), "orders"))
-		require.Equal(t, time.Duration(-1), c.TTL(t.Context(), f.MarkKey("orders")).Val())
-		require.NoError(t, c.Expire(t.Context(), f.MarkKey("orders"), time.Hour).Err())
+	for name, v := range verbs(f) {
+		require.NoError(t, f.Claim(of(t, "accounts", 54), name))
+		for _, token := range []fence.Token{54, 55} {
+			require.NoError(t, c.Expire(t.Context(), f.MarkKey(name), time.Hour).Err())
+			require.NoError(t, call(t, v, token, name))
+			require.Equal(t, v.Looks, c.TTL(t.Context(), f.MarkKey(name)).Val() > 0, name)
+		}
 	}
 }

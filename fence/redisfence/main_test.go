@@ -1,6 +1,7 @@
 package redisfence_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,34 +14,34 @@ import (
 // noSkipEnv is set where everything that tests need is installed, as in CI: there a test must not be skipped.
 const noSkipEnv = "LEASEFENCE_NO_SKIP"
 
-// skip skips a test because something is not installed, or fails it if LEASEFENCE_NO_SKIP is set.
-func skip(tb testing.TB, format string, args ...any) {
-	tb.Helper()
-	if os.Getenv(noSkipEnv) != "" {
-		tb.Fatalf("would be skipped, and "+noSkipEnv+" is set: "+format, args...)
-	}
-	tb.Skipf(format, args...) //nolint:forbidigo // This is the helper that the rule asks for.
-}
+// shared is the server of all tests that neither stop nor configure it; nil if none is installed.
+var shared *server
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	// An example cannot skip itself.
-	if _, err := exec.LookPath(redisServer); err != nil && os.Getenv(noSkipEnv) == "" {
-		if err := flag.Set("test.skip", "^Example"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
-	code := m.Run()
-	if err := stopShared(); err != nil {
-		fmt.Fprintln(os.Stderr, "redis-server:", err)
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	switch _, missing := exec.LookPath(redisServer); {
+	case missing == nil:
+		if shared, err = start("--maxmemory-policy", "noeviction"); err != nil {
+			return 1, err
+		}
+		defer func() { err = errors.Join(err, shared.stop()) }()
+	case os.Getenv(noSkipEnv) != "":
+		return 1, fmt.Errorf("tests would be skipped, and %s is set: %w", noSkipEnv, missing)
+	default: // an example cannot skip itself
+		if err := flag.Set("test.skip", "^Example"); err != nil {
+			return 1, err
 		}
 	}
-	os.Exit(code)
+	if code = m.Run(); code == 0 {
+		err = goleak.Find()
+	}
+	return code, err
 }

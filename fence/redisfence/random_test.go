@@ -32,34 +32,35 @@ func TestMarks_random(t *testing.T) {
 		}
 		return errors.Join(err, late.Close())
 	}
-	form := func(name string, write func(context.Context, *redisfence.Marks, string, string) (any, error)) {
+	body := redisfence.NewScript("local seen = redis.call('KEYS', KEYS[1]) redis.call('SET', KEYS[2], '') return seen")
+	for _, name := range []string{"Do", "Run", "Set"} {
 		s.Forms = append(s.Forms, fencetest.Form{
 			Name: name, Alone: "the server",
 			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
 				return use(ctx, func(ctx context.Context, f *redisfence.Marks) error {
-					read, err := write(ctx, f, resource, fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token))
-					if keys, ok := read.([]any); ok && err == nil {
-						saw(entries(t, keys))
+					all, key := "{"+resource+"}:*", fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token)
+					var keys any
+					var err error
+					switch name {
+					case "Set":
+						return f.Set(ctx, resource, key, "")
+					case "Run":
+						keys, err = f.Run(ctx, resource, body, []string{all, key})
+					case "Do":
+						var replies []any
+						replies, err = f.Do(ctx, resource, redisfence.Command("KEYS", all), redisfence.Command("SET", key, ""))
+						if err == nil {
+							keys = replies[0]
+						}
+					}
+					if err == nil {
+						saw(entries(t, keys.([]any)))
 					}
 					return err
 				})
 			},
 		})
 	}
-	form("Do", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-		replies, err := f.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"), redisfence.Command("SET", key, ""))
-		if err != nil {
-			return nil, err
-		}
-		return replies[0], nil
-	})
-	body := redisfence.NewScript("local seen = redis.call('KEYS', KEYS[1]) redis.call('SET', KEYS[2], '') return seen")
-	form("Run", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-		return f.Run(ctx, resource, body, []string{"{" + resource + "}:*", key})
-	})
-	form("Set", func(ctx context.Context, f *redisfence.Marks, resource, key string) (any, error) {
-		return nil, f.Set(ctx, resource, key, "")
-	})
 	s.Claims = append(s.Claims, func(ctx context.Context, resource string) error {
 		return use(ctx, func(ctx context.Context, f *redisfence.Marks) error { return f.Claim(ctx, resource) })
 	})
@@ -140,8 +141,7 @@ func (c *lateConn) Close() error {
 
 // Set stands in for a Check that raises the mark, since that of Marks raises none.
 func TestMarks_grants(t *testing.T) {
-	f, err := redisfence.New(newClient(t), redisfence.Options{})
-	require.NoError(t, err)
+	f := newFence(t, newClient(t))
 	fencetest.Grants(t, fencetest.GrantVerbs{
 		Claim: f.Claim, ClaimRead: f.ClaimRead, CheckRead: f.CheckRead,
 		Check: func(ctx context.Context, resource string) error { return f.Set(ctx, resource, resource, 1) },

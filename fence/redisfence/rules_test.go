@@ -36,33 +36,10 @@ func verbs(f *redisfence.Marks) map[string]fencetest.Verb {
 	return all
 }
 
-// calls returns the verbs for contexts with a writer's token, which readers' verbs take as a reader's. Move uses the
-// lock "accounts" if the context names none.
-func calls(f *redisfence.Marks) map[string]func(ctx context.Context, resource string) error {
-	all := map[string]func(ctx context.Context, resource string) error{}
-	for name, v := range verbs(f) {
-		all[name] = func(ctx context.Context, resource string) error {
-			if _, named := fence.LockFromContext(ctx); v.Moves && !named {
-				ctx = fence.WithLock(ctx, "accounts")
-			}
-			if v.Reads {
-				ctx = reading(ctx)
-			}
-			return v.Call(ctx, resource)
-		}
-	}
-	return all
-}
-
-// reading returns a context whose token is a reader's, of the same lock.
-func reading(ctx context.Context) context.Context {
-	t, _ := fence.FromContext(ctx)
-	lock, named := fence.LockFromContext(ctx)
-	ctx = fence.NewReadContext(ctx, fence.ReadToken(t))
-	if named {
-		ctx = fence.WithLock(ctx, lock)
-	}
-	return ctx
+// call calls a verb with a token of the lock accounts.
+func call(t *testing.T, v fencetest.Verb, token fence.Token, resource string) error {
+	t.Helper()
+	return v.Call(v.Context(t.Context(), token, "accounts"), resource)
 }
 
 // commands returns how often the server has run EVALSHA, GET and SET, in scripts too.
@@ -87,8 +64,8 @@ func TestMarks_rules(t *testing.T) {
 	require.NoError(t, err)
 	lax, err := redisfence.New(c, redisfence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
 	require.NoError(t, err)
-	for name, call := range calls(strict) {
-		require.NoError(t, call(as(t, 1), "warm "+name), "the server knows the script")
+	for name, v := range verbs(strict) {
+		require.NoError(t, call(t, v, 1, "warm "+name), "the server knows the script")
 	}
 	rules := fencetest.Rules{
 		Verbs: verbs(strict), Lax: verbs(lax), Told: told,
@@ -134,10 +111,10 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		"a\x00":                   `redisfence: resource is "a\x00", ` + braces,
 		"a\xff":                   `redisfence: resource is "a\xff", ` + braces,
 	})
-	ended, cancel := context.WithCancelCause(as(t, 54))
+	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(context.DeadlineExceeded)
-	for name, call := range calls(f) {
-		err := call(ended, "orders")
+	for name, v := range verbs(f) {
+		err := v.Call(v.Context(ended, 54, "accounts"), "orders")
 		require.ErrorContains(t, err, `"orders": nothing was sent: context canceled: context deadline exceeded`, name)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, redisfence.ErrUnknown)

@@ -24,19 +24,18 @@ func (m *Marks) run(ctx context.Context, c call) (any, error) {
 		return nil, err
 	}
 	anyLock := by.Moves || by.Lock == "" && m.opts.AllowUnnamed
-	reply, err := m.eval(ctx, c, append([]string{m.MarkKey(c.resource)}, c.keys...),
-		append([]any{by.Token.String(), by.Lock, flag(anyLock)}, c.args...))
+	input := []any{1 + len(c.keys), m.MarkKey(c.resource)}
+	for _, key := range c.keys {
+		input = append(input, key)
+	}
+	input = append(append(input, by.Token.String(), by.Lock, anyLock), c.args...)
+	reply, err := m.send(ctx, "evalsha", c.script.sha, input)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") { // the guard is in the text too, since a newer token can arrive in between
+		reply, err = m.send(ctx, "eval", c.script.source, input)
+	}
 	payload, err := m.answer(c, by, reply, err)
 	m.opts.Hooks.Tell(ctx, by.Access(c.resource), err)
 	return payload, err
-}
-
-// flag is an argument of luaAdmit.
-func flag(set bool) string {
-	if set {
-		return "1"
-	}
-	return "0"
 }
 
 // once is a command that the client must not send again after a lost answer. This holds for a claim too: the
@@ -46,28 +45,10 @@ type once struct{ *redis.Cmd }
 // NoRetry makes the client send the command at most once.
 func (once) NoRetry() bool { return true }
 
-// newCmd returns a command to send.
-func newCmd(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
-	line := make([]any, 0, 3+len(keys)+len(args))
-	line = append(line, name, script, len(keys))
-	for _, key := range keys {
-		line = append(line, key)
-	}
-	cmd := redis.NewCmd(ctx, append(line, args...)...)
-	cmd.SetFirstKeyPos(3) // the client of a cluster selects the server by this key
-	return cmd
-}
-
-// eval sends the script's hash, and then its text if the server does not know the hash. The guard runs again with the
-// text, since a newer token can arrive in between.
-func (m *Marks) eval(ctx context.Context, c call, keys []string, args []any) (any, error) {
-	send := func(cmd *redis.Cmd) (any, error) {
-		_ = m.client.Process(ctx, once{cmd}) // cmd has the error
-		return cmd.Result()
-	}
-	reply, err := send(newCmd(ctx, "evalsha", c.script.sha, keys, args))
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = send(newCmd(ctx, "eval", c.script.source, keys, args))
-	}
-	return reply, err
+// send sends a script, by its hash or its text, with the number of its keys, the keys and the arguments.
+func (m *Marks) send(ctx context.Context, name, script string, input []any) (any, error) {
+	cmd := redis.NewCmd(ctx, append([]any{name, script}, input...)...)
+	cmd.SetFirstKeyPos(3)                // the client of a cluster selects the server by this key
+	_ = m.client.Process(ctx, once{cmd}) // cmd has the error
+	return cmd.Result()
 }

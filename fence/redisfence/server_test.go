@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -32,16 +31,13 @@ type server struct {
 
 // start runs a server with additional settings, each a name and a value. Another process may take the port before the
 // server does, so start tries again.
-func start(settings ...string) (*server, error) {
-	var last error
+func start(settings ...string) (s *server, err error) {
 	for range 3 {
-		s, err := startOnce(settings)
-		if err == nil {
-			return s, nil
+		if s, err = startOnce(settings); err == nil {
+			break
 		}
-		last = err
 	}
-	return nil, last
+	return s, err
 }
 
 func startOnce(settings []string) (*server, error) {
@@ -97,53 +93,25 @@ func freePort() (int, error) {
 
 // until polls f until it succeeds, for states of a server that no event reports.
 func until(ctx context.Context, f func() error) error {
-	for tick := time.NewTicker(2 * time.Millisecond); ; {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		err := f()
 		if err == nil {
-			tick.Stop()
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			tick.Stop()
 			return fmt.Errorf("%w: last: %w", ctx.Err(), err)
 		case <-tick.C:
 		}
 	}
 }
 
-// shared is the server of all tests that neither stop nor configure it.
-var shared struct {
-	sync.Mutex
-	server *server
-}
-
-func sharedServer() (*server, error) {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil {
-		s, err := start("--maxmemory-policy", "noeviction")
-		if err != nil {
-			return nil, err
-		}
-		shared.server = s
-	}
-	return shared.server, nil
-}
-
-func stopShared() error {
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil {
-		return nil
-	}
-	return shared.server.stop()
-}
-
 func needServer(tb testing.TB) {
 	tb.Helper()
-	if _, err := exec.LookPath(redisServer); err != nil {
-		skip(tb, "%s is not installed: %v", redisServer, err)
+	if shared == nil {
+		tb.Skip("redis-server is not installed") //nolint:forbidigo // TestMain reads the variable.
 	}
 }
 
@@ -168,9 +136,7 @@ func (s *server) client(tb testing.TB) *redis.Client {
 func newClient(tb testing.TB) *redis.Client {
 	tb.Helper()
 	needServer(tb)
-	s, err := sharedServer()
-	require.NoError(tb, err)
-	c := s.client(tb)
+	c := shared.client(tb)
 	require.NoError(tb, c.FlushAll(tb.Context()).Err())
 	return c
 }
@@ -202,21 +168,4 @@ func get(tb testing.TB, c redis.UniversalClient, key string) string {
 	}
 	require.NoError(tb, err)
 	return v
-}
-
-// requireStale checks the refusal of a token by a mark.
-func requireStale(tb testing.TB, err error, resource string, t, highest fence.Token) {
-	tb.Helper()
-	require.ErrorIs(tb, err, fence.ErrStale)
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(tb, ok)
-	require.Equal(tb, fence.StaleError{Resource: resource, Token: t, Highest: highest}, *stale)
-}
-
-// newClientOf returns another client of the same server.
-func newClientOf(t *testing.T, c *redis.Client) *redis.Client {
-	t.Helper()
-	other := redis.NewClient(&redis.Options{Addr: c.Options().Addr})
-	t.Cleanup(func() { require.NoError(t, other.Close()) })
-	return other
 }

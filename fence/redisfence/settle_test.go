@@ -16,7 +16,7 @@ import (
 func TestClaim_settlesWhatIsUnknown(t *testing.T) {
 	for _, renewed := range []bool{false, true} {
 		plain := newClient(t)
-		c := newClientOf(t, plain)
+		c := shared.client(t)
 		f, f2 := newFence(t, c), newFence(t, plain)
 		pay := redisfence.Command("DECRBY", "balance", 30)
 		_, err := f.Do(as(t, 54), "orders", redisfence.Command("SET", "balance", 100))
