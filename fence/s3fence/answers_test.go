@@ -41,7 +41,6 @@ func TestBucket_Put_answers(t *testing.T) {
 	}{
 		"no connection":                {err: &net.OpError{Op: "dial", Err: errors.New("refused")}, times: always, want: s3fence.ErrContended},
 		"connection lost":              {err: &net.OpError{Op: "read", Err: errors.New("reset")}, times: always, want: s3fence.ErrUnknown},
-		"cut":                          {err: io.ErrUnexpectedEOF, times: always, want: s3fence.ErrUnknown},
 		"conflict, once":               {status: 409, code: "ConditionalRequestConflict", times: 1},
 		"conflict, always":             {status: 409, code: "ConditionalRequestConflict", times: always, want: s3fence.ErrContended},
 		"slow down, done":              {status: 503, code: "SlowDown", done: true, times: always},
@@ -206,51 +205,34 @@ func TestBucket_foreignObject(t *testing.T) {
 	}
 }
 
+// If the function of Update fails, nothing is written, and its error is not a refusal by the object. If it panics, no
+// hook is called: they are for a function that has returned.
 func TestBucket_Update_failure(t *testing.T) {
-	var store memory
-	b := newBucket(t, store.RoundTrip, s3fence.Options{})
-	ctx := fence.NewContext(t.Context(), 54)
-	require.NoError(t, b.Put(ctx, "key", []byte("one")))
-	before, err := b.Get(ctx, "key")
-	require.NoError(t, err)
-	err = b.Update(fence.NewContext(ctx, 60), "key", func([]byte) ([]byte, error) {
-		return []byte("two"), context.DeadlineExceeded
-	})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, `s3fence: update "data/key"`)
-	after, err := b.Get(ctx, "key")
-	require.NoError(t, err)
-	require.Equal(t, before, after)
-}
-
-// An error that the function of Update returns is not a refusal by the object. If the function panics, no hook is called:
-// they are for a function that has returned.
-func TestBucket_Update_hooks(t *testing.T) {
-	var store memory
 	told := &fencetest.Told{}
-	b := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
+	l, b := newLedger(t, s3fence.Options{Hooks: told.Hooks()})
 	require.PanicsWithValue(t, "bug", func() {
-		_ = b.Update(fence.NewContext(t.Context(), 54), "key", func([]byte) ([]byte, error) { panic("bug") })
+		_ = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { panic("bug") })
 	})
 	_, err := told.Last()
 	require.ErrorContains(t, err, "0 events")
-	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 54}
-	require.ErrorIs(t, b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { return nil, elsewhere }), elsewhere)
+	elsewhere := fmt.Errorf("elsewhere: %w", fence.ErrStale)
+	err = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { return []byte("new"), elsewhere })
+	require.ErrorIs(t, err, elsewhere)
+	require.ErrorContains(t, err, `s3fence: update "data/key"`)
 	got, err := told.Last()
 	require.NoError(t, err)
 	require.Equal(t, fencetest.Event{Access: fence.Access{Resource: "data/key", Token: 54}}, got)
-	require.Empty(t, store.objects)
+	require.Zero(t, l.puts)
 }
 
 // If the context ends before anything is sent, the write was not done, so the outcome is not unknown.
 func TestBucket_Update_contextEndsInFn(t *testing.T) {
-	var store memory
-	b := newBucket(t, store.RoundTrip, s3fence.Options{})
-	ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
+	l, b := newLedger(t, s3fence.Options{})
+	ctx, cancel := context.WithCancel(of(t, "", 54))
 	err := b.Update(ctx, "key", func([]byte) ([]byte, error) { cancel(); return nil, nil })
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, s3fence.ErrUnknown)
-	require.Empty(t, store.objects)
+	require.Zero(t, l.puts)
 }
 
 // Claim and Update neither read nor overwrite a payload above Options.MaxSize. Put does not read the payload.
@@ -298,17 +280,9 @@ func TestBucket_Put_newerContentWithOldETag(t *testing.T) {
 // Without a strong ETag a write has no condition, so it is refused.
 func TestBucket_needsAStrongETag(t *testing.T) {
 	for _, tag := range []string{"", `W/"1"`} {
-		var store memory
-		first := newBucket(t, store.RoundTrip, s3fence.Options{})
-		require.NoError(t, first.Put(fence.NewContext(t.Context(), 41), "key", nil))
 		b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-			resp, err := store.RoundTrip(r)
-			if err == nil {
-				resp.Header.Set("ETag", tag)
-			}
-			return resp, err
+			return reply(r, http.StatusOK, tag, nil), nil
 		}, s3fence.Options{})
-		err := b.Put(fence.NewContext(t.Context(), 54), "key", nil)
-		require.ErrorContains(t, err, "want a strong one")
+		require.ErrorContains(t, b.Put(of(t, "", 54), "key", nil), "want a strong one")
 	}
 }

@@ -27,7 +27,22 @@ var absent = reading{header: header{id: noID}}
 
 // read reads a whole object. A missing object is not an error.
 func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
-	body, etag, err := b.fetch(ctx, key, "", headerLimit+b.opts.MaxSize+1)
+	r, err := parse(b.fetch(ctx, key, "", headerLimit+b.opts.MaxSize+1))
+	if err == nil && int64(len(r.payload)) > b.opts.MaxSize {
+		return absent, fmt.Errorf("the object has more than Options.MaxSize, %d bytes", b.opts.MaxSize)
+	}
+	return r, err
+}
+
+// readHeader reads an object without its payload.
+func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
+	r, err := parse(b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", headerLimit-1), headerLimit))
+	r.payload = nil // it may be cut off
+	return r, err
+}
+
+// parse makes a reading of what fetch returns.
+func parse(body []byte, etag string, err error) (reading, error) {
 	if err != nil || etag == "" {
 		return absent, err
 	}
@@ -35,23 +50,7 @@ func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
 	if err != nil {
 		return absent, err
 	}
-	if int64(len(payload)) > b.opts.MaxSize {
-		return absent, fmt.Errorf("the object has more than Options.MaxSize, %d bytes", b.opts.MaxSize)
-	}
 	return reading{header: h, payload: payload, etag: etag}, nil
-}
-
-// readHeader reads an object without its payload.
-func (b *Bucket) readHeader(ctx context.Context, key string) (reading, error) {
-	body, etag, err := b.fetch(ctx, key, fmt.Sprintf("bytes=0-%d", headerLimit-1), headerLimit)
-	if err != nil || etag == "" {
-		return absent, err
-	}
-	h, _, err := open(body)
-	if err != nil {
-		return absent, err
-	}
-	return reading{header: h, etag: etag}, nil
 }
 
 // fetch reads at most limit bytes of an object, and its ETag, which is empty if the object is missing. Reads may be

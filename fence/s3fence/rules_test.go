@@ -27,6 +27,19 @@ func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
 	return all
 }
 
+// of returns the context of a lock's holder; with "" the token comes without a name.
+func of(t *testing.T, lock string, token fence.Token) context.Context {
+	t.Helper()
+	return named(fence.NewContext(t.Context(), token), lock)
+}
+
+func named(ctx context.Context, lock string) context.Context {
+	if lock == "" {
+		return ctx
+	}
+	return fence.WithLock(ctx, lock)
+}
+
 // writes reports whether a verb also writes if no mark has to change.
 func writes(verb string) bool { return verb == "Put" || verb == "Update" }
 
@@ -172,10 +185,10 @@ func TestBucket_anotherAtEveryStep(t *testing.T) {
 	}
 }
 
-// The answer to a write is lost, or the client gets the answer to a proxy's copy of the request, and others write
-// before the object is read back. After one other write, its previous id shows that this write was done. After two the
-// outcome is unknown, and the write is not sent again.
-func TestBucket_lostAnswer(t *testing.T) {
+// A write or its answer is lost, or the client gets the answer to a proxy's copy of the request, and others write before
+// the object is read back. After one other write, its previous id shows whether this write was done. After two the outcome
+// is unknown, and the write is not sent again.
+func TestBucket_lostMessages(t *testing.T) {
 	type call struct {
 		verb, lock string
 		token      fence.Token
@@ -186,97 +199,73 @@ func TestBucket_lostAnswer(t *testing.T) {
 			"a move":                       {{"Move", "x", 60}},
 			"two moves":                    {{"Move", "x", 60}, {"Move", "y", 60}},
 			"a newer write":                {{"Put", "accounts", 60}},
+			"a write of the same token":    {{"Put", "accounts", 54}},
 			"two writes of the same token": {{"Put", "accounts", 54}, {"Update", "accounts", 54}},
 			"two newer writes":             {{"Put", "accounts", 60}, {"Put", "accounts", 60}},
+			"a reader":                     {{"ClaimRead", "accounts", 60}},
 			"two readers":                  {{"ClaimRead", "accounts", 60}, {"ClaimRead", "accounts", 61}},
 		} {
-			for _, copied := range []bool{true, false} {
-				if copied && (name == "two writes of the same token" || verb == "ClaimRead" && name == "two readers") {
+			for _, lost := range []string{"write", "answer", "answer, and there is one to a copy"} {
+				if lost == "answer, and there is one to a copy" &&
+					(name == "two writes of the same token" || verb == "ClaimRead" && name == "two readers") {
 					continue // like any other 412: nothing newer refuses the write, so it is done again
 				}
-				t.Run(fmt.Sprintf("%s/%s/copied %t", verb, name, copied), func(t *testing.T) {
-					var store memory
-					other := newBucket(t, store.RoundTrip, s3fence.Options{})
-					require.NoError(t, other.Put(of(t, "accounts", 40), "rows", []byte("base")))
-					var puts int
-					b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-						resp, err := store.RoundTrip(r)
-						if r.Method != http.MethodPut || err != nil {
-							return resp, err
+				for _, before := range []fencetest.Marks{{}, {Write: 40, Lock: "accounts"}} {
+					t.Run(fmt.Sprintf("%s/%s/lost: %s/%+v", verb, name, lost, before), func(t *testing.T) {
+						var store memory
+						other := newBucket(t, store.RoundTrip, s3fence.Options{})
+						if before.Write != 0 {
+							require.NoError(t, other.Put(of(t, before.Lock, before.Write), "rows", []byte("base")))
 						}
-						puts++
-						for _, c := range since {
-							v := verbs(other)[c.verb]
-							require.NoError(t, v.Call(v.Context(t.Context(), c.token, c.lock), "rows"))
-						}
-						if copied {
-							return reply(r, http.StatusPreconditionFailed, "", []byte(`<Error><Code>PreconditionFailed</Code></Error>`)), nil
-						}
-						return nil, errors.New("reset")
-					}, s3fence.Options{})
-					v := verbs(b)[verb]
-					err := v.Call(v.Context(t.Context(), 54, "accounts"), "rows")
-					require.Equal(t, 1, puts)
-					if len(since) < 2 {
-						require.NoError(t, err)
-						return
-					}
-					require.ErrorIs(t, err, s3fence.ErrUnknown)
-					after, _ := fencetest.Marks{Write: 40, Lock: "accounts"}.After(v, 54, "accounts", false)
-					for _, c := range since {
-						after, _ = after.After(verbs(other)[c.verb], c.token, c.lock, false)
-					}
-					_, want := after.After(v, 54, "accounts", false)
-					_, isOther := want.(*fence.OtherLockError) //nolint:errorlint // the rule's own
-					require.Equal(t, isOther, errors.Is(err, fence.ErrOtherLock))
-					require.Equal(t, want != nil && !isOther, errors.Is(err, fence.ErrStale))
-				})
-			}
-		}
-	}
-}
+						puts, after := 0, before
+						b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+							if r.Method == http.MethodPut {
+								puts++
+							}
+							if r.Method != http.MethodPut || puts > 1 {
+								return store.RoundTrip(r)
+							}
+							if lost != "write" {
+								if _, err := store.RoundTrip(r); err != nil {
+									return nil, err
+								}
+							}
+							for _, c := range since {
+								v := verbs(other)[c.verb]
+								require.NoError(t, v.Call(v.Context(t.Context(), c.token, c.lock), "rows"))
+								after, _ = after.After(v, c.token, c.lock, false)
+							}
+							if lost == "answer, and there is one to a copy" {
+								return reply(r, http.StatusPreconditionFailed, "", []byte(`<Error><Code>PreconditionFailed</Code></Error>`)), nil
+							}
+							return nil, errors.New("reset")
+						}, s3fence.Options{})
+						v := verbs(b)[verb]
+						err := v.Call(v.Context(t.Context(), 54, "accounts"), "rows")
 
-// A write is lost on its way to the endpoint, and one other write follows. That write's previous id shows that the lost
-// one was not done.
-func TestBucket_lostRequest(t *testing.T) {
-	for _, comer := range []struct {
-		verb, lock string
-		token      fence.Token
-		want       error
-	}{
-		{"Put", "accounts", 54, nil},
-		{"Put", "accounts", 50, nil},
-		{"ClaimRead", "accounts", 60, fence.ErrStale},
-		{"Move", "ledger", 60, fence.ErrOtherLock},
-	} {
-		for _, exists := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s %d/there is one %t", comer.verb, comer.token, exists), func(t *testing.T) {
-				var store memory
-				other := newBucket(t, store.RoundTrip, s3fence.Options{})
-				if exists {
-					require.NoError(t, other.Put(of(t, "accounts", 40), "rows", []byte("base")))
+						next, refused := after.After(v, 54, "accounts", false)
+						done := lost != "write" && len(since) < 2
+						again := lost == "write" && len(since) < 2 && refused == nil
+						if again && (writes(verb) || next != after) {
+							require.Equal(t, 2, puts)
+						} else {
+							require.Equal(t, 1, puts)
+						}
+						if again {
+							require.Equal(t, next, marks(t, store.objects["/data/rows"]))
+						}
+						if done || again {
+							require.True(t, !writes(verb) || payload(t, b, "rows") == "new")
+							require.NoError(t, err)
+							return
+						}
+						require.Equal(t, len(since) > 1, errors.Is(err, s3fence.ErrUnknown))
+						_, isOther := refused.(*fence.OtherLockError) //nolint:errorlint // the rule's own
+						require.Equal(t, isOther, errors.Is(err, fence.ErrOtherLock))
+						require.Equal(t, refused != nil && !isOther, errors.Is(err, fence.ErrStale))
+					})
 				}
-				puts := 0
-				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-					if r.Method == http.MethodPut {
-						puts++
-					}
-					if r.Method != http.MethodPut || puts > 1 {
-						return store.RoundTrip(r)
-					}
-					v := verbs(other)[comer.verb]
-					require.NoError(t, v.Call(v.Context(t.Context(), comer.token, comer.lock), "rows"))
-					return nil, errors.New("reset")
-				}, s3fence.Options{})
-				err := b.Put(of(t, "accounts", 54), "rows", []byte("54"))
-				if comer.want != nil {
-					require.ErrorIs(t, err, comer.want)
-					require.NotErrorIs(t, err, s3fence.ErrUnknown)
-					return
-				}
-				require.NoError(t, err)
-				require.Equal(t, "54", payload(t, b, "rows"))
-			})
+			}
 		}
 	}
 }
