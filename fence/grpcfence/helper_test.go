@@ -44,6 +44,7 @@ func (s *service) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServe
 
 func early(t *testing.T, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
 	t.Helper()
+	opts.CheckRead = g.CheckReadContext
 	s, err := grpcfence.NewServer(orders, g.CheckContext, opts)
 	require.NoError(t, err)
 	return s

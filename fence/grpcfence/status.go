@@ -59,11 +59,8 @@ func Error(err error) error {
 	if !ok {
 		return err
 	}
-	st := status.New(k.code, refused.Text)
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: k.reason, Metadata: refused.Members}
-	if detailed, err := st.WithDetails(info); err == nil { // info can always be encoded
-		st = detailed
-	}
+	st, _ := status.New(k.code, refused.Text).WithDetails(info) // info can always be encoded
 	return &refusal{status: st, err: err}
 }
 

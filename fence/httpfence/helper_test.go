@@ -18,13 +18,6 @@ import (
 // orders names one resource for every request.
 func orders(*http.Request) string { return "orders" }
 
-func early(t *testing.T, g *fence.Guard, opts httpfence.Options) func(http.Handler) http.Handler {
-	t.Helper()
-	m, err := httpfence.NewMiddleware(orders, g.CheckContext, opts)
-	require.NoError(t, err)
-	return m
-}
-
 func atomicly(t *testing.T, g *fence.Guard, opts httpfence.Options) func(http.Handler) http.Handler {
 	t.Helper()
 	m, err := httpfence.NewAtomicMiddleware(orders, g, opts)
@@ -77,14 +70,10 @@ func problemType(t *testing.T, resp *http.Response, body string) string {
 	return kind
 }
 
-// client returns a client that sends tokens to the servers.
-func client(t *testing.T, servers ...*httptest.Server) *http.Client {
+// client returns a client that sends tokens to the server.
+func client(t *testing.T, server *httptest.Server) *http.Client {
 	t.Helper()
-	hosts := make([]string, len(servers))
-	for i, s := range servers {
-		hosts[i] = s.Listener.Addr().String()
-	}
-	transport, err := httpfence.NewTransport(nil, hosts...)
+	transport, err := httpfence.NewTransport(nil, server.Listener.Addr().String())
 	require.NoError(t, err)
 	return &http.Client{Transport: transport}
 }

@@ -99,11 +99,7 @@ func write(w http.ResponseWriter, kind, title string, status int, detail string,
 	for name, value := range members {
 		problem[name] = value
 	}
-	body, err := json.Marshal(problem)
-	if err != nil { // strings and an integer can always be encoded
-		http.Error(w, title, status)
-		return
-	}
+	body, _ := json.Marshal(problem) // strings and an integer can always be encoded
 	h := w.Header()
 	for _, other := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified", "Cache-Control"} {
 		h.Del(other)

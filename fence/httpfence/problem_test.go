@@ -19,19 +19,15 @@ import (
 func TestError_answersRefusalsOnly(t *testing.T) {
 	stale := &fence.StaleError{Resource: `a "b" é`, Token: 41, Highest: 54}
 	other := &fence.OtherLockError{Resource: `a "b" é`, Token: 41, Read: true, Lock: "report", Follows: `"accounts"`}
-	readers := &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, Read: true, ByReader: true}
 	for _, c := range []struct {
 		err    error
 		status int
 		kind   string
 		back   error
 	}{
-		{stale, http.StatusPreconditionFailed, httpfence.TypeStale, stale},
 		{fmt.Errorf("update at 10.0.0.7: %w", stale), http.StatusPreconditionFailed, httpfence.TypeStale, stale},
 		{fence.ErrStale, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
 		{(*fence.StaleError)(nil), http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{}},
-		{readers, http.StatusPreconditionFailed, httpfence.TypeStale, readers},
-		{&fence.StaleError{Token: 41}, http.StatusPreconditionFailed, httpfence.TypeStale, &fence.StaleError{Token: 41}},
 		{fmt.Errorf("update at 10.0.0.7: %w", other), http.StatusConflict, httpfence.TypeOtherLock, other},
 		{fence.ErrOtherLock, http.StatusConflict, httpfence.TypeOtherLock, &fence.OtherLockError{}},
 		{(*fence.OtherLockError)(nil), http.StatusConflict, httpfence.TypeOtherLock, &fence.OtherLockError{}},
@@ -104,13 +100,9 @@ func TestReadError_knowsARefusalByStatusContentTypeAndType(t *testing.T) {
 		response(428, problemJSON, staleBody),
 		response(409, problemJSON, staleBody),
 		response(412, problemJSON, otherBody),
-		response(400, problemJSON, otherBody),
-		response(409, "application/json", otherBody),
-		response(409, problemJSON, `{"type":"about:blank"}`),
 		response(412, "application/json", staleBody),
 		response(412, "", staleBody),
 		response(412, problemJSON, ""),
-		response(412, problemJSON, "null"),
 		response(412, problemJSON, staleBody+"}"),
 		response(412, problemJSON, `{"type":"about:blank"}`),
 		response(412, problemJSON, `{"type":["`+httpfence.TypeStale+`"]}`),
@@ -148,17 +140,6 @@ func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestReadError_bodyCanBeReadAgain(t *testing.T) {
-	for _, body := range []string{staleBody, "If-Match does not hold", strings.Repeat("long ", 30_000)} {
-		resp := response(412, problemJSON, body)
-		_ = httpfence.ReadError(resp)
-		_ = httpfence.ReadError(resp)
-		again, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.Equal(t, body, string(again))
-	}
-}
-
 func TestReadError_closesNothingAndKeepsTheCloser(t *testing.T) {
 	body := &closer{Reader: strings.NewReader(staleBody)}
 	resp := response(412, problemJSON, "")
@@ -185,11 +166,14 @@ func FuzzReadError(f *testing.F) {
 	f.Add(412, problemJSON, []byte(`{"type":"`+httpfence.TypeStale+`","token":"41","highest":"54","read":"true","byReader":"true"}`))
 	f.Add(409, problemJSON, []byte(otherBody))
 	f.Add(409, problemJSON, []byte(`{"type":"`+httpfence.TypeOtherLock+`","token":"41","read":"true","lock":1}`))
+	f.Add(412, problemJSON, []byte("If-Match does not hold"))
+	f.Add(412, problemJSON, []byte(strings.Repeat("long ", 30_000)))
 	f.Add(428, problemJSON, []byte(`{"type":"`+httpfence.TypeMissing+`"}`))
 	f.Add(400, problemJSON+"; q=", []byte(`{"type":"`+httpfence.TypeInvalid+`"`))
 	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte) {
 		resp := response(status, contentType, string(body))
 		err := httpfence.ReadError(resp)
+		_ = httpfence.ReadError(resp)
 		again, readErr := io.ReadAll(resp.Body)
 		require.NoError(t, readErr)
 		require.Equal(t, string(body), string(again))

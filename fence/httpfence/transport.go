@@ -123,9 +123,6 @@ func (t *Transport) CloseIdleConnections() {
 }
 
 func (t *Transport) listed(u *url.URL) bool {
-	if u == nil {
-		return false // the base returns the error
-	}
 	var standard string
 	switch u.Scheme {
 	case "http":
@@ -145,9 +142,5 @@ func clone(r, sent *http.Request) *http.Request {
 	if sent != r {
 		return sent
 	}
-	r = r.Clone(r.Context())
-	if r.Header == nil {
-		r.Header = make(http.Header)
-	}
-	return r
+	return r.Clone(r.Context())
 }

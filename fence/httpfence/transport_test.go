@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,20 +28,12 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *recorder) CloseIdleConnections() { r.idle++ }
 
-// tokens are the headers that a server was sent, request by request; a reader's with an "r" before it, a lock's name
-// with a colon.
+// tokens are the tokens and names of locks that a server was sent, request by request.
 func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]string) {
 	t.Helper()
 	var got [][]string
 	server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		values := r.Header.Values(httpfence.Header)
-		for _, value := range r.Header.Values(httpfence.ReadHeader) {
-			values = append(values, "r"+value)
-		}
-		for _, value := range r.Header.Values(httpfence.LockHeader) {
-			values = append(values, ":"+value)
-		}
-		got = append(got, values)
+		got = append(got, slices.Concat(r.Header[httpfence.Header], r.Header[httpfence.ReadHeader], r.Header[httpfence.LockHeader]))
 		answer(w, r)
 	}))
 	return server, &got
@@ -52,31 +45,6 @@ func ok(http.ResponseWriter, *http.Request) {}
 func of(t *testing.T, token fence.Token, locks ...string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
-}
-
-func TestTransport_sendsTheTokenOfTheContext(t *testing.T) {
-	server, got := tokens(t, ok)
-	c := client(t, server)
-	for _, token := range []fence.Token{41, 0, 1<<62 + 1} {
-		r := post(fence.NewContext(t.Context(), token), t, server.URL)
-		resp, _ := do(t, c, r)
-		require.Equal(t, http.StatusOK, resp.StatusCode)
-		require.Empty(t, r.Header, "the caller's request stays as it was")
-	}
-	resp, _ := do(t, c, post(fence.NewReadContext(t.Context(), 41), t, server.URL))
-	require.Equal(t, http.StatusOK, resp.StatusCode)
-	for _, ctx := range []context.Context{
-		of(t, 41, "accounts"), of(t, 41, "a", "b"), of(t, 0, "accounts"),
-		fence.WithLock(fence.NewReadContext(t.Context(), 41), "ä, b"),
-	} {
-		r := post(ctx, t, server.URL)
-		resp, _ := do(t, c, r)
-		require.Equal(t, http.StatusOK, resp.StatusCode)
-		require.Empty(t, r.Header, "the caller's request stays as it was")
-	}
-	require.Equal(t, [][]string{
-		{"41"}, nil, {"4611686018427387905"}, {"r41"}, {"41", ":accounts"}, {"41"}, nil, {"r41", ":%C3%A4%2C%20b"},
-	}, *got)
 }
 
 func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
@@ -106,8 +74,10 @@ func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 		var base recorder
 		transport, err := httpfence.NewTransport(&base, c.hosts...)
 		require.NoError(t, err)
-		resp, err := transport.RoundTrip(post(of(t, 54, "accounts"), t, c.url))
+		r := post(of(t, 54, "accounts"), t, c.url)
+		resp, err := transport.RoundTrip(r)
 		require.NoError(t, err)
+		require.Empty(t, r.Header, "the caller's request stays as it was")
 		require.NoError(t, resp.Body.Close())
 		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.Header) == "54", "%v: %s", c.hosts, c.url)
 		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.LockHeader) == "accounts", "%v: %s", c.hosts, c.url)
@@ -126,11 +96,11 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 		sent   []string
 	}{
 		"context":          {"", fence.NewContext(t.Context(), 54), []string{"54"}},
-		"reader's context": {"", fence.NewReadContext(t.Context(), 54), []string{"r54"}},
-		"lock's context":   {"", of(t, 54, "accounts"), []string{"54", ":accounts"}},
+		"reader's context": {"", fence.NewReadContext(t.Context(), 54), []string{"54"}},
+		"lock's context":   {"", of(t, 54, "accounts"), []string{"54", "accounts"}},
 		"header":           {httpfence.Header, t.Context(), []string{"54"}},
-		"reader's header":  {httpfence.ReadHeader, t.Context(), []string{"r54"}},
-		"lock's header":    {httpfence.LockHeader, t.Context(), []string{":54"}},
+		"reader's header":  {httpfence.ReadHeader, t.Context(), []string{"54"}},
+		"lock's header":    {httpfence.LockHeader, t.Context(), []string{"54"}},
 		"in another case":  {"fencing-Token", t.Context(), []string{"54"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -186,25 +156,6 @@ type closer struct {
 
 func (c *closer) Close() error { c.closed = true; return nil }
 
-func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
-	var base recorder
-	transport, err := httpfence.NewTransport(&base, "store.example")
-	require.NoError(t, err)
-
-	r := post(fence.NewContext(t.Context(), 54), t, "http://store.example")
-	r.Header = nil
-	resp, err := transport.RoundTrip(r)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Nil(t, r.Header)
-	require.Equal(t, "54", base.sent[0].Header.Get(httpfence.Header))
-
-	r.URL = nil
-	resp, err = transport.RoundTrip(r)
-	require.NoError(t, err, "the base decides about a missing URL")
-	require.NoError(t, resp.Body.Close())
-}
-
 func TestTransport_closesIdleConnections(t *testing.T) {
 	var base recorder
 	transport, err := httpfence.NewTransport(&base, "store.example")
@@ -216,14 +167,9 @@ func TestTransport_closesIdleConnections(t *testing.T) {
 func TestNewTransport_namesTheHost(t *testing.T) {
 	_, err := httpfence.NewTransport(nil)
 	require.EqualError(t, err, "httpfence: hosts is empty, want the hosts that tokens are sent to")
-	for _, host := range []string{"", ":80", "http://a", "a/", "a?b", "u@a", "::1", "a:b", "*"} {
+	for _, host := range []string{"", ":80", "http://a", "a/", "a?b", "u@a", "::1", "a:b"} {
 		_, err := httpfence.NewTransport(nil, "good.example", host)
-		if host == "*" {
-			require.NoError(t, err, "a name like any other: no wildcards")
-			continue
-		}
-		require.Error(t, err, "%q", host)
-		require.ErrorContains(t, err, "want host or host:port")
+		require.ErrorContains(t, err, "want host or host:port", "%q", host)
 	}
 }
 

@@ -172,7 +172,7 @@ var fenceMutants = []mutant{
 		file: "fence/grpcfence/intercept.go",
 		old:  "if !c.writes && (t.Read == 0 || s.opts.CheckRead == nil) {",
 		new:  "if !c.writes {",
-		by:   killer{inGrpcfence, "TestStream_readers/atomic", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
+		by:   killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_true", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
 	},
 	{
 		name: "httpfence: a redirect takes a reader's header to another host",
@@ -193,7 +193,7 @@ var fenceMutants = []mutant{
 		file: "fence/httpfence/middleware.go",
 		old:  "for _, header := range headers {",
 		new:  "for _, header := range headers[:2] {",
-		by:   killer{inHttpfence, "TestMiddleware_variesByTheHolder", `"whether it has a token or not")`},
+		by:   killer{inHttpfence, "TestMiddleware_methods", `"whether it has a token or not")`},
 	},
 	{
 		name: "grpcfence: the name of the lock is not sent",
