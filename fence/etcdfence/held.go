@@ -37,22 +37,7 @@ func NewKV(kv clientv3.KV, holder Holder) (*KV, error) {
 	if holder == nil {
 		return nil, errors.New("etcdfence: holder is nil, want the handle of a held lock")
 	}
-	g, err := newHeld(kv, holder.IsOwner(), holder.Token())
-	if err != nil {
-		return nil, err
-	}
-	return &KV{kv: kv, gate: g}, nil
-}
-
-// held is a gate that is open while a key exists with one create revision and with its lease.
-type held struct {
-	kv    clientv3.KV
-	cmps  []clientv3.Cmp
-	key   string
-	token fence.Token
-}
-
-func newHeld(kv clientv3.KV, cmp clientv3.Cmp, token fence.Token) (*held, error) {
+	cmp, token := holder.IsOwner(), holder.Token()
 	c, key := cmp.GetCompare(), string(cmp.KeyBytes())
 	switch {
 	case !token.Valid():
@@ -64,7 +49,16 @@ func newHeld(kv clientv3.KV, cmp clientv3.Cmp, token fence.Token) (*held, error)
 		return nil, fmt.Errorf("etcdfence: holder's IsOwner is {%v}, "+
 			"want one key's create revision = %d, that of its token", c, token.Revision())
 	}
-	return &held{kv: kv, cmps: []clientv3.Cmp{cmp.Clone(), onLease(key)}, key: key, token: token}, nil
+	cmps := []clientv3.Cmp{cmp.Clone(), onLease(key)}
+	return &KV{kv: kv, gate: &held{kv: kv, cmps: cmps, key: key, token: token}}, nil
+}
+
+// held is a gate that is open while a key exists with one create revision and with its lease.
+type held struct {
+	kv    clientv3.KV
+	cmps  []clientv3.Cmp
+	key   string
+	token fence.Token
 }
 
 // onLease compares true while the key is attached to the lease in its name. A write that detaches the lease keeps the

@@ -57,16 +57,6 @@ func (m *mark) commit(ctx context.Context, b body) (*clientv3.TxnResponse, error
 	return m.send(ctx, by, b)
 }
 
-// raise makes a bid without a write to the data.
-func (m *mark) raise(ctx context.Context, by admission.Bid) error {
-	by, err := m.bid(ctx, by)
-	if err != nil {
-		return err
-	}
-	_, err = m.send(ctx, by, body{})
-	return err
-}
-
 func (m *mark) bid(ctx context.Context, by admission.Bid) (admission.Bid, error) {
 	by.Lax = m.opts.AllowUnnamed
 	by, err := by.From(ctx, m.opts.MaxEra)

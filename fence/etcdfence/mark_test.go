@@ -1,7 +1,6 @@
 package etcdfence_test
 
 import (
-	"context"
 	"math"
 	"strings"
 	"testing"
@@ -13,54 +12,22 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/lease"
 )
-
-// The contexts of locks carry token and name. Inside the function of an inner lock, a write under the outer lock needs
-// fence.ForLock or the outer context.
-func TestMarks_nestedLocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		s, err := lease.NewSession(t.Context(), c.Client, lease.Options{Prefix: "app/"})
-		require.NoError(t, err)
-		defer s.Close(t.Context()) //nolint:errcheck // the server ends with the test
-		kv := markKV(t, c, "rows")
-		put := func(ctx context.Context, value string) error { return second(kv.Put(ctx, "d", value)) }
-		err = s.Do(t.Context(), "accounts", func(accounts context.Context, token fence.Token) error {
-			require.NoError(t, newMarks(t, c).Claim(accounts, "rows"))
-			require.Equal(t, value(int64(token), 0)+" app/accounts", contents(srv, "fence/")["fence/rows"])
-			return s.Do(accounts, "report", func(report context.Context, token fence.Token) error {
-				require.Equal(t, &fence.OtherLockError{
-					Resource: "rows", Token: token, Lock: "app/report", Follows: "app/accounts",
-				}, put(report, "wrong"))
-				require.NoError(t, put(accounts, "outer"))
-				return put(fence.ForLock(report, "app/accounts"), "inner")
-			})
-		})
-		require.NoError(t, err)
-		require.Equal(t, map[string]string{"d": "inner"}, contents(srv, "d"))
-	})
-}
 
 // A malformed mark accepts no token. FuzzParseMarks in package admission has more spellings.
 func TestMarks_malformed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
 		m := newMarks(t, c)
-		kv := markKV(t, c, "r")
 		for _, value := range []string{
 			"", "41", "41 7", strings.Repeat("\n", 1<<10), "41 0 ", "41 0 " + strings.Repeat("l", fence.MaxLock+1),
 		} {
 			srv.Put("fence/r", value)
 			rev := srv.Rev()
-			for _, tok := range []fence.Token{1, 41, math.MaxInt64} {
-				for _, err := range []error{
-					m.Claim(with(t, tok), "r"), m.Check(with(t, tok), "r"), second(kv.Put(with(t, tok), "d", "")),
-					m.Claim(of(t, "accounts", tok), "r"), m.Move(of(t, "accounts", tok), "r"),
-					m.ClaimRead(reading(t, fence.ReadToken(tok)), "r"), m.CheckRead(reading(t, fence.ReadToken(tok)), "r"),
-				} {
-					require.ErrorIs(t, err, etcdfence.ErrMalformedMark, "%q", value)
-					require.NotErrorIs(t, err, fence.ErrStale)
+			for name, v := range verbs(m) {
+				for _, token := range []fence.Token{1, math.MaxInt64} {
+					err := v.Call(v.Context(t.Context(), token, "accounts"), "r")
+					require.ErrorIs(t, err, etcdfence.ErrMalformedMark, "%s: %q", name, value)
 					require.ErrorContains(t, err, `at "fence/r": value `)
 					require.Less(t, len(err.Error()), 250)
 					require.NotContains(t, err.Error(), "\n")
@@ -111,6 +78,6 @@ func TestMarks_KV_sparesTheMarks(t *testing.T) {
 		read, err := kv.Txn(ctx).Then(clientv3.OpGet("fence/", clientv3.WithPrefix())).Commit()
 		require.NoError(t, err)
 		require.EqualValues(t, 1, read.Responses[0].GetResponseRange().Count, "marks may be read")
-		require.Equal(t, value(41, 0), contents(srv, "")["fence/r"])
+		require.Equal(t, "41 0", contents(srv, "")["fence/r"])
 	})
 }

@@ -122,12 +122,17 @@ func (m *Marks) CheckRead(ctx context.Context, resource string) error {
 	return m.raise(ctx, resource, admission.Bid{Read: true})
 }
 
+// raise makes a bid without a write to the data.
 func (m *Marks) raise(ctx context.Context, resource string, by admission.Bid) error {
 	r, err := m.mark(resource)
+	if err == nil {
+		by, err = r.bid(ctx, by)
+	}
 	if err != nil {
 		return err
 	}
-	return r.raise(ctx, by)
+	_, err = r.send(ctx, by, body{})
+	return err
 }
 
 // KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if

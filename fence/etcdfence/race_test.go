@@ -12,84 +12,54 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/fence/internal/admission"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
 // A verb sees what changes the mark before its first or its second transaction: a newer or an older writer or reader,
-// another lock, a move, a new name, or the loss of the name. The holder has token 41 of the lock accounts, or without a
-// name.
+// another lock, a move, a new name, or the loss of the name. The holder has token 41.
 func TestMarks_interleaved(t *testing.T) {
-	const (
-		accounts = " accounts"
-		report   = " report"
-	)
-	other := func(token fence.Token, lock, follows string) error {
-		return &fence.OtherLockError{Resource: "r", Token: token, Lock: lock, Follows: follows}
-	}
-	reader := &fence.OtherLockError{Resource: "r", Token: 41, Read: true, Lock: "accounts", Follows: "report"}
+	other := &fence.OtherLockError{Resource: "r", Token: 41, Lock: "accounts", Follows: "report"}
+	otherReader := &fence.OtherLockError{Resource: "r", Token: 41, Read: true, Lock: "accounts", Follows: "report"}
 	newer := &fence.StaleError{Resource: "r", Token: 41, Highest: 54}
 	for name, tt := range map[string]struct {
 		verb            string
+		lock            string // of the token; "" for none, "lax" for none where that is allowed
 		at              int    // the transaction before which the mark changes
 		before, between string // values of the mark; "" for none
-		after           string
+		after           string // "" if the verb is refused
 		requests        int
 		refused         error
 	}{
-		"absent, older between":    {"unnamed", 2, "", value(7, 0), value(41, 0), 3, nil},
-		"absent, same between":     {"unnamed", 2, "", value(41, 0), value(41, 0), 3, nil},
-		"absent, newer between":    {"unnamed", 2, "", value(54, 0), "", 2, newer},
-		"lower, older between":     {"unnamed", 2, value(3, 0), value(7, 0), value(41, 0), 3, nil},
-		"lower, same between":      {"unnamed", 2, value(3, 0), value(41, 0), value(41, 0), 3, nil},
-		"lower, newer between":     {"unnamed", 2, value(3, 0), value(54, 0), "", 2, newer},
-		"lower, the same value":    {"unnamed", 2, value(3, 0), value(3, 0), value(41, 0), 3, nil},
-		"lower, malformed between": {"unnamed", 2, value(3, 0), "7", "", 2, etcdfence.ErrMalformedMark},
+		"absent, newer between":    {"Put", "", 2, "", "54 0", "", 2, newer},
+		"lower, older between":     {"Put", "", 2, "3 0", "7 0", "41 0", 3, nil},
+		"lower, newer between":     {"Put", "", 2, "3 0", "54 0", "", 2, newer},
+		"lower, the same value":    {"Put", "", 2, "3 0", "3 0", "41 0", 3, nil},
+		"lower, malformed between": {"Put", "", 2, "3 0", "7", "", 2, etcdfence.ErrMalformedMark},
 
-		"a reader, the first mark":  {"unnamed reader", 1, "", value(7, 0), value(7, 41), 3, nil},
-		"a reader, an older reader": {"unnamed reader", 1, value(7, 0), value(7, 20), value(7, 41), 3, nil},
-		"a reader, a newer reader":  {"unnamed reader", 1, value(7, 0), value(7, 54), value(7, 54), 2, nil},
-		"a reader, an older writer": {"unnamed reader", 1, value(7, 0), value(20, 0), value(20, 41), 3, nil},
+		"a reader, the first mark":  {"ClaimRead", "", 1, "", "7 0", "7 41", 3, nil},
+		"a reader, an older reader": {"ClaimRead", "", 1, "7 0", "7 20", "7 41", 3, nil},
+		"a reader, a newer reader":  {"ClaimRead", "", 1, "7 0", "7 54", "7 54", 2, nil},
 		"a reader, a newer writer": {
-			"unnamed reader", 1, value(7, 0), value(54, 0), "", 2, &fence.StaleError{Resource: "r", Token: 41, Highest: 54, Read: true},
+			"ClaimRead", "", 1, "7 0", "54 0", "", 2, &fence.StaleError{Resource: "r", Token: 41, Highest: 54, Read: true},
 		},
-		"a reader, a malformed one": {"unnamed reader", 1, value(7, 0), "7", "", 2, etcdfence.ErrMalformedMark},
 
-		"steady, moved to another lock":  {"Put", 1, value(41, 0) + accounts, value(41, 0) + report, "", 1, other(41, "accounts", "report")},
-		"steady, older of another lock":  {"Put", 1, value(41, 0) + accounts, value(7, 0) + report, "", 1, other(41, "accounts", "report")},
-		"steady, a longer name":          {"Put", 1, value(41, 0) + accounts, value(41, 0) + accounts + "2", "", 1, other(41, "accounts", "accounts2")},
-		"steady, the name was lost":      {"Put", 1, value(41, 0) + accounts, value(41, 0), value(41, 0) + accounts, 2, nil},
-		"absent, another lock":           {"Put", 2, "", value(7, 0) + report, "", 2, other(41, "accounts", "report")},
-		"absent, a reader of another":    {"Put", 2, "", value(0, 7) + report, "", 2, other(41, "accounts", "report")},
-		"absent, same lock, older":       {"Put", 2, "", value(7, 0) + accounts, value(41, 0) + accounts, 3, nil},
-		"absent, same lock, same":        {"Put", 2, "", value(41, 0) + accounts, value(41, 0) + accounts, 3, nil},
-		"absent, same without a name":    {"Put", 2, "", value(41, 0), value(41, 0) + accounts, 3, nil},
-		"lower, another lock":            {"Put", 2, value(7, 0) + accounts, value(7, 0) + report, "", 2, other(41, "accounts", "report")},
-		"without a name, another lock":   {"Put", 2, value(41, 0), value(41, 0) + report, "", 2, other(41, "accounts", "report")},
-		"without a name, the same lock":  {"Put", 2, value(41, 0), value(41, 0) + accounts, value(41, 0) + accounts, 3, nil},
-		"without a name, no name again":  {"Put", 2, value(41, 0), value(41, 0), value(41, 0) + accounts, 3, nil},
-		"a claim, another lock":          {"Claim", 2, "", value(7, 0) + report, "", 2, other(41, "accounts", "report")},
-		"unnamed, named by another":      {"unnamed", 2, value(7, 0), value(7, 0) + report, "", 2, other(41, "", "report")},
-		"unnamed, moved before its look": {"lenient", 1, value(41, 0) + accounts, value(41, 0) + report, value(41, 0) + report, 2, nil},
-		"unnamed, moved while it raises": {"lenient", 2, value(7, 0) + accounts, value(7, 0) + report, value(41, 0) + report, 3, nil},
-		"unnamed, newer after its look": {
-			"lenient", 2, value(41, 0) + accounts, value(54, 0) + accounts, "", 2, newer,
+		"steady, moved to another lock": {"Put", "accounts", 1, "41 0 accounts", "41 0 report", "", 1, other},
+		"steady, the name was lost":     {"Put", "accounts", 1, "41 0 accounts", "41 0", "41 0 accounts", 2, nil},
+		"absent, another lock":          {"Put", "accounts", 2, "", "7 0 report", "", 2, other},
+		"lower, another lock":           {"Put", "accounts", 2, "7 0 accounts", "7 0 report", "", 2, other},
+		"without a name, the same lock": {"Put", "accounts", 2, "41 0", "41 0 accounts", "41 0 accounts", 3, nil},
+		"unnamed, named by another": {
+			"Put", "", 2, "7 0", "7 0 report", "", 2, &fence.OtherLockError{Resource: "r", Token: 41, Follows: "report"},
 		},
-		"unnamed, a reader after its look": {
-			"lenient", 2, value(41, 0) + accounts, value(41, 54) + accounts, "", 2,
-			&fence.StaleError{Resource: "r", Token: 41, Highest: 54, ByReader: true},
-		},
-		"a reader, another lock":          {"ClaimRead", 1, "", value(7, 0) + report, "", 2, reader},
-		"a reader, moved":                 {"ClaimRead", 1, value(7, 0) + accounts, value(7, 0) + report, "", 2, reader},
-		"a reader, named by another":      {"CheckRead", 1, value(41, 0), value(41, 0) + report, "", 2, reader},
-		"a reader, named":                 {"CheckRead", 1, value(41, 0), value(41, 0) + accounts, value(41, 0) + accounts, 2, nil},
-		"a move, a write of the old lock": {"Move", 2, value(7, 0) + report, value(20, 0) + report, value(41, 0) + accounts, 3, nil},
-		"a move, a reader of the old":     {"Move", 2, value(7, 0) + report, value(7, 20) + report, value(41, 0) + accounts, 3, nil},
-		"a move, a newer write of the old": {
-			"Move", 2, value(7, 0) + report, value(54, 0) + report, "", 2, newer,
-		},
-		"a move, moved elsewhere": {"Move", 2, value(7, 0) + report, value(20, 0) + " ledger", value(41, 0) + accounts, 3, nil},
-		"a move, done by another": {"Move", 2, value(7, 0) + report, value(41, 0) + accounts, value(41, 0) + accounts, 3, nil},
-		"a move, undone":          {"Move", 1, value(41, 0) + accounts, value(41, 0) + report, value(41, 0) + accounts, 2, nil},
+		"unnamed, moved before its look":   {"Put", "lax", 1, "41 0 accounts", "41 0 report", "41 0 report", 2, nil},
+		"unnamed, newer after its look":    {"Put", "lax", 2, "41 0 accounts", "54 0 accounts", "", 2, newer},
+		"a reader, moved":                  {"ClaimRead", "accounts", 1, "7 0 accounts", "7 0 report", "", 2, otherReader},
+		"a reader, named":                  {"CheckRead", "accounts", 1, "41 0", "41 0 accounts", "41 0 accounts", 2, nil},
+		"a move, a write of the old lock":  {"Move", "accounts", 2, "7 0 report", "20 0 report", "41 0 accounts", 3, nil},
+		"a move, a newer write of the old": {"Move", "accounts", 2, "7 0 report", "54 0 report", "", 2, newer},
+		"a move, moved elsewhere":          {"Move", "accounts", 2, "7 0 report", "20 0 ledger", "41 0 accounts", 3, nil},
+		"a move, undone":                   {"Move", "accounts", 1, "41 0 accounts", "41 0 report", "41 0 accounts", 2, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -97,28 +67,18 @@ func TestMarks_interleaved(t *testing.T) {
 				if tt.before != "" {
 					srv.Put("fence/r", tt.before)
 				}
-				m, ctx := newMarks(t, c), of(t, "accounts", 41)
-				switch tt.verb {
-				case "lenient":
-					m, ctx = lenient(t, c), with(t, 41)
-				case "unnamed":
-					ctx = with(t, 41)
-				case "ClaimRead", "CheckRead":
-					ctx = readerOf(t, "accounts", 41)
-				case "unnamed reader":
-					tt.verb, ctx = "ClaimRead", reading(t, 41)
-				}
-				kv, err := m.KV("r")
+				m, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: tt.lock == "lax"})
 				require.NoError(t, err)
-				verb := verbs(m)[tt.verb].Call
-				if verb == nil {
-					verb = func(ctx context.Context, _ string) error { return second(kv.Put(ctx, "d", "mine")) }
+				verb := verbs(m)[tt.verb]
+				ctx := verb.Context(t.Context(), 41)
+				if tt.lock == "accounts" {
+					ctx = verb.Context(t.Context(), 41, tt.lock)
 				}
 				sent := len(c.Calls(fakeetcd.Any))
 				hold, n := make(chan struct{}), 0
 				c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold, Match: func(fakeetcd.Call) bool { n++; return n == tt.at }})
 				done := make(chan error)
-				go func() { done <- verb(ctx, "r") }()
+				go func() { done <- verb.Call(ctx, "r") }()
 				synctest.Wait()
 				require.Equal(t, tt.at, n)
 				srv.Put("fence/r", tt.between)
@@ -160,13 +120,13 @@ func TestMarks_late(t *testing.T) {
 		comes  call
 		after  string
 	}{
-		{41, call{"Put", "accounts", 41}, 1, call{"Claim", "accounts", 54}, value(54, 0) + " accounts"},
-		{41, call{"Put", "accounts", 41}, 1, call{"ClaimRead", "accounts", 54}, value(41, 54) + " accounts"},
-		{7, call{"Put", "accounts", 41}, 2, call{"ClaimRead", "accounts", 54}, value(7, 54) + " accounts"},
-		{41, call{"Put", "accounts", 41}, 1, call{"Move", "ledger", 41}, value(41, 0) + " ledger"},
-		{7, call{"Put", "accounts", 41}, 2, call{"Move", "ledger", 41}, value(41, 0) + " ledger"},
-		{7, call{"ClaimRead", "accounts", 50}, 1, call{"Claim", "accounts", 54}, value(54, 0) + " accounts"},
-		{7, call{"Move", "ledger", 60}, 2, call{"Claim", "accounts", 54}, value(54, 0) + " accounts"},
+		{41, call{"Put", "accounts", 41}, 1, call{"Claim", "accounts", 54}, "54 0 accounts"},
+		{41, call{"Put", "accounts", 41}, 1, call{"ClaimRead", "accounts", 54}, "41 54 accounts"},
+		{7, call{"Put", "accounts", 41}, 2, call{"ClaimRead", "accounts", 54}, "7 54 accounts"},
+		{41, call{"Put", "accounts", 41}, 1, call{"Move", "ledger", 41}, "41 0 ledger"},
+		{7, call{"Put", "accounts", 41}, 2, call{"Move", "ledger", 41}, "41 0 ledger"},
+		{7, call{"ClaimRead", "accounts", 50}, 1, call{"Claim", "accounts", 54}, "54 0 accounts"},
+		{7, call{"Move", "ledger", 60}, 2, call{"Claim", "accounts", 54}, "54 0 accounts"},
 	} {
 		t.Run(fmt.Sprint(tt.late, tt.comes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -199,18 +159,17 @@ func TestMarks_lostMessages(t *testing.T) {
 			for _, lost := range []fakeetcd.Message{fakeetcd.Request, fakeetcd.Answer} {
 				for at := 1; at <= transactions; at++ {
 					srv, c := start(t)
-					srv.Put("fence/r", value(7, 0)+" accounts")
+					srv.Put("fence/r", "7 0 accounts")
 					n := 0
 					c.Inject(fakeetcd.Txn, fakeetcd.Fault{
 						Lose: lost, Err: fakeetcd.ErrUnavailable, Match: func(fakeetcd.Call) bool { n++; return n == at },
 					})
-					verb, lock, after := verbs(newMarks(t, c))[name], "accounts", value(41, 0)+" accounts"
-					switch name {
-					case "Move":
-						lock, after = "ledger", value(41, 0)+" ledger"
-					case "ClaimRead":
-						after = value(7, 41) + " accounts"
+					verb, lock := verbs(newMarks(t, c))[name], "accounts"
+					if verb.Moves {
+						lock = "ledger"
 					}
+					after := admission.Marks{Write: 7, Lock: "accounts"}.
+						After(admission.Bid{Token: 41, Read: verb.Reads, Lock: lock, Moves: verb.Moves}).String()
 					ctx := verb.Context(t.Context(), 41, lock)
 					err := verb.Call(ctx, "r")
 					require.Error(t, err)

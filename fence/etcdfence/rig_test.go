@@ -80,43 +80,10 @@ func with(t *testing.T, token fence.Token) context.Context {
 	return fence.NewContext(t.Context(), token)
 }
 
-func reading(t *testing.T, token fence.ReadToken) context.Context {
-	t.Helper()
-	return fence.NewReadContext(t.Context(), token)
-}
-
-// value is the stored value of a mark; 0 stands for no mark.
-func value(write, read int64) string {
-	if write == 0 && read == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d %d", write, read)
-}
-
-// of returns the context of a lock's holder; with "" the token comes without a name.
+// of returns the context of a lock's holder.
 func of(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
-	return named(with(t, token), lock)
-}
-
-func readerOf(t *testing.T, lock string, token fence.ReadToken) context.Context {
-	t.Helper()
-	return named(reading(t, token), lock)
-}
-
-func named(ctx context.Context, lock string) context.Context {
-	if lock == "" {
-		return ctx
-	}
-	return fence.WithLock(ctx, lock)
-}
-
-// lenient returns marks that allow tokens without a name.
-func lenient(t *testing.T, c *fakeetcd.Client) *etcdfence.Marks {
-	t.Helper()
-	m, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: true})
-	require.NoError(t, err)
-	return m
+	return fence.WithLock(with(t, token), lock)
 }
 
 // contents returns the keys below a prefix and their values.
@@ -148,16 +115,8 @@ var writes = map[string]func(ctx context.Context, kv clientv3.KV, key, value str
 		_, err := kv.Delete(ctx, key)
 		return err
 	},
-	"Do put": func(ctx context.Context, kv clientv3.KV, key, value string) error {
-		_, err := kv.Do(ctx, clientv3.OpPut(key, value))
-		return err
-	},
 	"Do transaction": func(ctx context.Context, kv clientv3.KV, key, value string) error {
 		_, err := kv.Do(ctx, clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut(key, value)}, nil))
-		return err
-	},
-	"Txn": func(ctx context.Context, kv clientv3.KV, key, value string) error {
-		_, err := kv.Txn(ctx).Then(clientv3.OpPut(key, value)).Commit()
 		return err
 	},
 	"Txn, true": func(ctx context.Context, kv clientv3.KV, key, value string) error {
