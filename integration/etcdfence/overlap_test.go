@@ -29,57 +29,44 @@ var errOvertaken = errors.New("overtaken")
 type verb func(ctx context.Context, resource string) error
 
 // appends returns the forms to write through the KV that kvOf returns for the context's token.
-func appends(t *testing.T, kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error), claim verb) []fencetest.Form {
+func appends(t *testing.T, kvOf func(context.Context, string) (*etcdfence.KV, error), claim verb) []fencetest.Form {
 	t.Helper()
-	type write func(ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse)) error
-	form := func(name, alone string, claims bool, w write) fencetest.Form {
-		return fencetest.Form{
-			Name: name, Alone: alone,
-			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-				kv, err := kvOf(ctx, resource)
-				if err != nil {
-					return err
-				}
-				data := "data/" + resource + "/"
-				put := clientv3.OpPut(fmt.Sprint(data, e.ID), e.Token.String())
-				if claims {
-					if err := claim(ctx, resource); err != nil {
-						return err
-					}
-				}
-				return w(ctx, kv, data, put, func(resp *clientv3.GetResponse) { saw(entries(t, resp)) })
-			},
-		}
-	}
-	return []fencetest.Form{
-		form("Put", "", false, func(ctx context.Context, kv *etcdfence.KV, _ string, put clientv3.Op, _ func(*clientv3.GetResponse)) error {
-			return second(kv.Put(ctx, string(put.KeyBytes()), string(put.ValueBytes())))
-		}),
-		form("Txn", "one step", false, func(
-			ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse),
-		) error {
-			resp, err := kv.Txn(ctx).Then(clientv3.OpGet(data, clientv3.WithPrefix()), put).Commit()
-			if err == nil {
-				saw((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange()))
-			}
-			return err
-		}),
-		form("Get, Txn", "one step", true, func(
-			ctx context.Context, kv *etcdfence.KV, data string, put clientv3.Op, saw func(*clientv3.GetResponse),
-		) error {
-			read, err := kv.Get(ctx, data, clientv3.WithPrefix())
+	forms := []fencetest.Form{{Name: "Put"}, {Name: "Txn", Alone: "one step"}, {Name: "Get, Txn", Alone: "one step"}}
+	for i, form := range forms {
+		forms[i].Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+			kv, err := kvOf(ctx, resource)
 			if err != nil {
 				return err
 			}
-			saw(read)
-			same := clientv3.Compare(clientv3.ModRevision(data), "<", read.Header.Revision+1).WithPrefix()
+			data := "data/" + resource + "/"
+			put, get := clientv3.OpPut(fmt.Sprint(data, e.ID), e.Token.String()), clientv3.OpGet(data, clientv3.WithPrefix())
+			switch form.Name {
+			case "Put":
+				return second(kv.Do(ctx, put))
+			case "Txn":
+				resp, err := kv.Txn(ctx).Then(get, put).Commit()
+				if err == nil {
+					saw(entries(t, (*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())))
+				}
+				return err
+			}
+			if err := claim(ctx, resource); err != nil {
+				return err
+			}
+			read, err := kv.Do(ctx, get)
+			if err != nil {
+				return err
+			}
+			saw(entries(t, read.Get()))
+			same := clientv3.Compare(clientv3.ModRevision(data), "<", read.Get().Header.Revision+1).WithPrefix()
 			resp, err := kv.Txn(ctx).If(same).Then(put).Commit()
 			if err == nil && !resp.Succeeded {
 				err = errOvertaken
 			}
 			return err
-		}),
+		}
 	}
+	return forms
 }
 
 // entries parses keys of the form "data/resource/id" with a token as value.
@@ -156,18 +143,16 @@ func TestMarks_random(t *testing.T) {
 	}, marks.Claim)
 }
 
-// The same with locks: an operator deletes the lock's key of the older holder, who continues to write. The writes of
-// each holder depend on its own lock's key.
+// The same with locks: each is handed on while its older holder continues to write. The writes of each holder depend on
+// its own lock's key.
 func TestNewKV_random(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	h := &heldTurns{
-		client: srv.Client(t), late: disturbed(t, srv),
-		sessions: map[fence.Token]*lease.Session{}, turns: map[string]*heldTurn{},
-	}
-	kvOf := func(ctx context.Context, resource string) (*etcdfence.KV, error) { return h.kv(t, ctx, resource) }
-	overlap(t, h.client, false, kvOf, func(ctx context.Context, resource string) error {
-		kv, err := kvOf(ctx, resource)
+	client := srv.Client(t)
+	h := &heldTurns{late: disturbed(t, srv), turns: map[string]*heldTurn{}}
+	h.session = rig.NewSession(t, client, lease.Options{})
+	overlap(t, client, false, h.kv, func(ctx context.Context, resource string) error {
+		kv, err := h.kv(ctx, resource)
 		if err != nil {
 			return err
 		}
@@ -175,14 +160,13 @@ func TestNewKV_random(t *testing.T) {
 	})
 }
 
-// heldTurns is an operator who hands locks over, in the order of the test's tokens.
+// heldTurns hands locks on, in the order of the test's tokens.
 type heldTurns struct {
-	client *clientv3.Client
-	late   *clientv3.Client // sends the writes
+	session *lease.Session
+	late    *clientv3.Client // sends the writes
 
-	mu       sync.Mutex // guards the fields below
-	sessions map[fence.Token]*lease.Session
-	turns    map[string]*heldTurn
+	mu    sync.Mutex // guards turns
+	turns map[string]*heldTurn
 }
 
 type heldTurn struct {
@@ -194,15 +178,10 @@ type heldTurn struct {
 
 // kv returns the KV of the holder with the context's token. The holder first gets the lock, unless a newer holder has
 // had it.
-func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etcdfence.KV, error) { //nolint:revive // t is first
-	t.Helper()
+func (h *heldTurns) kv(ctx context.Context, resource string) (*etcdfence.KV, error) {
 	token, _ := fence.FromContext(ctx)
 	h.mu.Lock()
-	s, turn := h.sessions[token], h.turns[resource]
-	if s == nil {
-		s = rig.NewSession(t, h.client, lease.Options{}) // It outlives the call.
-		h.sessions[token] = s
-	}
+	turn := h.turns[resource]
 	if turn == nil {
 		turn = &heldTurn{kvs: map[fence.Token]*etcdfence.KV{}}
 		h.turns[resource] = turn
@@ -219,11 +198,11 @@ func (h *heldTurns) kv(t *testing.T, ctx context.Context, resource string) (*etc
 	}
 	ctx = context.WithoutCancel(ctx) // hand over completely or not at all
 	if turn.lock != nil {
-		if _, err := h.client.Delete(ctx, turn.lock.Key()); err != nil {
+		if err := turn.lock.Unlock(ctx); err != nil {
 			return nil, err
 		}
 	}
-	l, err := s.Lock(ctx, strings.ReplaceAll(resource, " ", "-"))
+	l, err := h.session.Lock(ctx, strings.ReplaceAll(resource, " ", "-"))
 	if err != nil {
 		return nil, err
 	}

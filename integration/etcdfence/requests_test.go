@@ -30,12 +30,15 @@ func (r *requests) some(opts ...clientv3.OpOption) []clientv3.OpOption {
 	return opts[:r.IntN(len(opts)+1)]
 }
 
-// one returns the arguments of a random request that is not a transaction.
-func (r *requests) one() (kind, key, value string, opts []clientv3.OpOption) {
+// op returns a random operation, a transaction only if depth is not 0.
+func (r *requests) op(depth int) clientv3.Op {
+	if depth > 0 && r.IntN(4) == 0 {
+		return clientv3.OpTxn(r.cmps(), r.ops(depth-1), r.ops(depth-1))
+	}
 	switch r.IntN(3) {
 	case 0:
-		value = fmt.Sprint(r.IntN(4))
-		opts = r.some(clientv3.WithPrevKV(), clientv3.WithLease(r.lease))
+		value := fmt.Sprint(r.IntN(4))
+		opts := r.some(clientv3.WithPrevKV(), clientv3.WithLease(r.lease))
 		switch r.IntN(8) {
 		case 0:
 			opts = []clientv3.OpOption{clientv3.WithIgnoreLease(), clientv3.WithPrevKV()}
@@ -44,34 +47,19 @@ func (r *requests) one() (kind, key, value string, opts []clientv3.OpOption) {
 		case 2:
 			opts = []clientv3.OpOption{clientv3.WithLease(12345)} // no such lease
 		}
-		return "put", r.key(), value, opts
+		return clientv3.OpPut(r.key(), value, opts...)
 	case 1:
-		opts = r.some(clientv3.WithPrevKV())
+		opts := r.some(clientv3.WithPrevKV())
 		if r.IntN(3) == 0 {
 			opts = append(opts, clientv3.WithRange("d/4"))
 		}
-		return "delete", r.key(), "", opts
+		return clientv3.OpDelete(r.key(), opts...)
 	default:
-		opts = r.some(
+		return clientv3.OpGet(r.key(), r.some(
 			clientv3.WithLimit(2), clientv3.WithCountOnly(), clientv3.WithKeysOnly(), clientv3.WithRange("d/9"),
 			clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithRev(r.rev()),
 			clientv3.WithMinModRev(5), clientv3.WithSerializable(),
-		)
-		return "get", r.key(), "", opts
-	}
-}
-
-func (r *requests) op(depth int) clientv3.Op {
-	if depth > 0 && r.IntN(4) == 0 {
-		return clientv3.OpTxn(r.cmps(), r.ops(depth-1), r.ops(depth-1))
-	}
-	switch kind, key, value, opts := r.one(); kind {
-	case "put":
-		return clientv3.OpPut(key, value, opts...)
-	case "delete":
-		return clientv3.OpDelete(key, opts...)
-	default:
-		return clientv3.OpGet(key, opts...)
+		)...)
 	}
 }
 
@@ -101,23 +89,8 @@ func (r *requests) cmps() []clientv3.Cmp {
 	return cmps
 }
 
+// call returns a call of Do or Txn; Put and Delete call Do.
 func (r *requests) call() call {
-	if r.IntN(3) == 0 { // one of the methods
-		kind, key, value, opts := r.one()
-		return call{kind, func(ctx context.Context, kv clientv3.KV) (string, error) {
-			switch kind {
-			case "put":
-				resp, err := kv.Put(ctx, key, value, opts...)
-				return (*pb.PutResponse)(resp).String(), err
-			case "delete":
-				resp, err := kv.Delete(ctx, key, opts...)
-				return (*pb.DeleteRangeResponse)(resp).String(), err
-			default:
-				resp, err := kv.Get(ctx, key, opts...)
-				return (*pb.RangeResponse)(resp).String(), err
-			}
-		}}
-	}
 	if op := r.op(2); r.IntN(2) == 0 {
 		return call{"do", func(ctx context.Context, kv clientv3.KV) (string, error) {
 			resp, err := kv.Do(ctx, op)
