@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -204,42 +202,34 @@ var (
 	linted  = regexp.MustCompile(` //nolint:.*`)
 )
 
-// lines returns the lines that are not empty, without indentation and comments for the linter.
-func lines(text string) []string {
-	var all []string
+// lines returns the lines that are not empty, without indentation and comments for the linter, each between line feeds.
+func lines(text string) string {
+	var all strings.Builder
+	all.WriteString("\n")
 	for line := range strings.Lines(text) {
 		if line = strings.Join(strings.Fields(linted.ReplaceAllString(line, "")), " "); line != "" {
-			all = append(all, line)
+			all.WriteString(line + "\n")
 		}
 	}
-	return all
+	return all.String()
 }
 
 // The Go code in a document is in a Go file too, so that it compiles.
 func TestDocuments_showCodeThatCompiles(t *testing.T) {
-	var sources []string
-	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		sources = append(sources, "\n"+strings.Join(lines(string(text)), "\n")+"\n")
-		return err
-	}))
+	var code strings.Builder
+	for _, source := range sources(t, ".go") {
+		code.WriteString(lines(source))
+	}
 	found := 0
 	for path, text := range documents(t) {
 		for _, block := range goBlock.FindAllStringSubmatch(text, -1) {
-			for part := range strings.SplitSeq("\n"+strings.Join(lines(block[1]), "\n")+"\n", "\n"+elision+"\n") {
+			for part := range strings.SplitSeq(lines(block[1]), "\n"+elision+"\n") {
 				part = strings.Trim(part, "\n")
 				if part == "" {
 					continue // the block begins or ends with an elision
 				}
 				found++
-				part = "\n" + part + "\n"
-				compiled := false
-				for _, source := range sources {
-					compiled = compiled || strings.Contains(source, part)
-				}
+				compiled := strings.Contains(code.String(), "\n"+part+"\n")
 				require.True(t, compiled, "%s shows code that is in no Go file:\n%s", path, part)
 			}
 		}

@@ -36,26 +36,27 @@ func documents(t *testing.T) map[string]string {
 	return all
 }
 
-// tests returns the names of all tests of all modules.
-func tests(t *testing.T) map[string]bool {
+// sources returns the texts of the files of all modules whose names end in suffix.
+func sources(t *testing.T, suffix string) (all []string) {
 	t.Helper()
-	all := map[string]bool{}
 	require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
+		if err != nil || !strings.HasSuffix(path, suffix) {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, m := range testFunc.FindAllSubmatch(text, -1) {
-			all[string(m[1])] = true
-		}
+		all = append(all, string(text))
 		return err
 	}))
 	return all
 }
 
 func TestDocuments_nameTestsThatExist(t *testing.T) {
-	known := tests(t)
-	named := 0
+	known, named := map[string]bool{}, 0
+	for _, source := range sources(t, "_test.go") {
+		for _, m := range testFunc.FindAllStringSubmatch(source, -1) {
+			known[m[1]] = true
+		}
+	}
 	for path, text := range documents(t) {
 		for _, m := range testNamed.FindAllStringSubmatch(text, -1) {
 			named++
