@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,9 +72,9 @@ type bench struct {
 	ctx        context.Context //nolint:containedctx // the test's
 	root, temp string
 	mutants    []mutant
+	files      atomic.Int64 // makes names of files unique
 
-	mu   sync.Mutex // guards the fields below
-	n    int        // makes names of files unique
+	mu   sync.Mutex // guards once
 	once map[killer]func() (string, error)
 }
 
@@ -137,10 +137,7 @@ func (b *bench) build(dir, overlay string) (binary string, err error) {
 
 // file returns an unused path.
 func (b *bench) file(name string) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.n++
-	return filepath.Join(b.temp, name+"-"+strconv.Itoa(b.n))
+	return filepath.Join(b.temp, fmt.Sprint(name, "-", b.files.Add(1)))
 }
 
 // run runs one test with a mutant selected, or with none if the name is empty. A failed test is not an error.

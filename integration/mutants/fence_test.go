@@ -273,13 +273,6 @@ var fenceMutants = []mutant{
 		by:   killer{inEtcdfence, "TestMarks_interleaved/lower,_newer_between", `require.Equal(t, tt.refused, err)`},
 	},
 	{
-		name: "etcdfence: a newer reader does not refuse a writer",
-		file: "fence/internal/admission/marks.go",
-		old:  "case !b.Read && b.Token < m.Read:",
-		new:  "case !b.Read && b.Token < 0:",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
 		name: "etcdfence: a newer writer does not refuse a reader",
 		file: "fence/internal/admission/marks.go",
 		old:  "case b.Token < m.Write:",
@@ -327,13 +320,6 @@ var fenceMutants = []mutant{
 		old:  "case b.Token < m.Write:",
 		new:  "case b.Token < 0:",
 		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how)`},
-	},
-	{
-		name: "sqlfence: strict instead of non-strict",
-		file: "fence/internal/admission/marks.go",
-		old:  "case b.Token < m.Write:",
-		new:  "case b.Token <= m.Write:",
-		by:   killer{inSqlfence, "TestDo_errorOfFn", `require.Equal(t, c.runs, runs`},
 	},
 	{
 		name: "sqlfence: non-strict instead of strict",

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,30 +107,20 @@ var plants = []plant{
 	}},
 }
 
-// change returns the texts of the changed files, by their names.
-func (p plant) change(root string) (map[string][]byte, error) {
-	texts := map[string][]byte{}
-	for _, e := range p.changes {
-		text, ok := texts[e.file]
-		if !ok {
-			var err error
-			if text, err = os.ReadFile(filepath.Join(root, filepath.FromSlash(e.file))); err != nil {
-				return nil, err
-			}
-		}
-		if n := bytes.Count(text, []byte(e.old)); n != 1 {
-			return nil, fmt.Errorf("%s: its old text is %d times in %s, want once:\n%s", p.name, n, e.file, e.old)
-		}
-		texts[e.file] = bytes.Replace(text, []byte(e.old), []byte(e.new), 1)
-	}
-	return texts, nil
-}
-
 // plant writes the changed files and returns the overlay that puts them in place.
 func (b *bench) plant(t *testing.T, p plant) string {
 	t.Helper()
-	texts, err := p.change(b.root)
-	require.NoError(t, err)
+	texts := map[string][]byte{}
+	for _, e := range p.changes {
+		text := texts[e.file]
+		if text == nil {
+			var err error
+			text, err = os.ReadFile(filepath.Join(b.root, filepath.FromSlash(e.file)))
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, bytes.Count(text, []byte(e.old)), "%s: %s must have this text once:\n%s", p.name, e.file, e.old)
+		texts[e.file] = bytes.Replace(text, []byte(e.old), []byte(e.new), 1)
+	}
 	overlay, err := b.overlay(texts)
 	require.NoError(t, err)
 	return overlay

@@ -99,13 +99,6 @@ var queueMutants = []mutant{
 		by:   killer{inQueue, "TestQueue_TryEnterAll_race", `require.Equal(t, keys, e.keys())`},
 	},
 	{
-		name: "a set deletes keys that are no longer its own",
-		file: "internal/queue/enter.go",
-		old:  "If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}",
-		new:  "Then: []*pb.RequestOp{e.delete()}",
-		by:   killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/put_by_somebody_else", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
-	},
-	{
 		name: "TryLock makes etcd compare all nested names",
 		file: "internal/queue/set.go",
 		old:  "byName[i] = byName[i] || q.contended.mixed(e.rivals())",

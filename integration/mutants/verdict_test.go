@@ -10,14 +10,6 @@ import (
 	"strings"
 )
 
-// passes returns nil if the killer's test has passed.
-func passes(k killer, output string) error {
-	if !ended(output, "PASS", k.test) {
-		return fmt.Errorf("%s does not pass on the unchanged code, so it shows nothing", k.test)
-	}
-	return nil
-}
-
 // kills returns nil if the killer's test has failed at its assertion.
 func kills(k killer, root, output string) error {
 	switch {
