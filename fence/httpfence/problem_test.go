@@ -1,6 +1,7 @@
 package httpfence_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -140,16 +141,6 @@ func TestReadError_malformedMembersAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestReadError_closesNothingAndKeepsTheCloser(t *testing.T) {
-	body := &closer{Reader: strings.NewReader(staleBody)}
-	resp := response(412, problemJSON, "")
-	resp.Body = body
-	require.ErrorIs(t, httpfence.ReadError(resp), fence.ErrStale)
-	require.False(t, body.closed)
-	require.NoError(t, resp.Body.Close())
-	require.True(t, body.closed)
-}
-
 // A refusal whose body breaks off is an error, but matches no refusal.
 func TestReadError_brokenBody(t *testing.T) {
 	errReset := errors.New("connection reset")
@@ -171,12 +162,16 @@ func FuzzReadError(f *testing.F) {
 	f.Add(428, problemJSON, []byte(`{"type":"`+httpfence.TypeMissing+`"}`))
 	f.Add(400, problemJSON+"; q=", []byte(`{"type":"`+httpfence.TypeInvalid+`"`))
 	f.Fuzz(func(t *testing.T, status int, contentType string, body []byte) {
-		resp := response(status, contentType, string(body))
+		resp, original := response(status, contentType, ""), &closer{Reader: bytes.NewReader(body)}
+		resp.Body = original
 		err := httpfence.ReadError(resp)
 		_ = httpfence.ReadError(resp)
 		again, readErr := io.ReadAll(resp.Body)
 		require.NoError(t, readErr)
 		require.Equal(t, string(body), string(again))
+		require.False(t, original.closed)
+		require.NoError(t, resp.Body.Close())
+		require.True(t, original.closed)
 		if err == nil {
 			return
 		}

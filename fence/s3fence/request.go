@@ -91,15 +91,11 @@ func (b *Bucket) putIf(ctx context.Context, key, etag string, body []byte) (stri
 	} else {
 		in.IfMatch = &etag
 	}
-	out, err := b.client.PutObject(ctx, in, once)
+	out, err := b.client.PutObject(ctx, in, func(o *s3.Options) { o.Retryer = aws.NopRetryer{} })
 	if err != nil {
 		return "", err
 	}
 	return aws.ToString(out.ETag), nil
-}
-
-func once(o *s3.Options) {
-	o.Retryer = aws.NopRetryer{}
 }
 
 // answer is the outcome of one attempt at a conditional write.

@@ -9,11 +9,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// call is one random request, to be made with and without the gate.
-type call struct {
-	name string
-	do   func(ctx context.Context, kv clientv3.KV) (string, error)
-}
+// call is one random request, to be made with and without the gate. It returns the answer as text.
+type call func(ctx context.Context, kv clientv3.KV) (string, error)
 
 // requests makes random requests on few keys, so that they affect each other. The server refuses some of them.
 type requests struct {
@@ -92,15 +89,15 @@ func (r *requests) cmps() []clientv3.Cmp {
 // call returns a call of Do or Txn; Put and Delete call Do.
 func (r *requests) call() call {
 	if op := r.op(2); r.IntN(2) == 0 {
-		return call{"do", func(ctx context.Context, kv clientv3.KV) (string, error) {
+		return func(ctx context.Context, kv clientv3.KV) (string, error) {
 			resp, err := kv.Do(ctx, op)
 			return fmt.Sprint((*pb.PutResponse)(resp.Put()), (*pb.RangeResponse)(resp.Get()),
 				(*pb.DeleteRangeResponse)(resp.Del()), (*pb.TxnResponse)(resp.Txn())), err
-		}}
+		}
 	}
 	cmps, then, otherwise := r.cmps(), r.ops(2), r.ops(2)
 	hasIf, hasElse := r.IntN(3) > 0, r.IntN(3) > 0
-	return call{"txn", func(ctx context.Context, kv clientv3.KV) (string, error) {
+	return func(ctx context.Context, kv clientv3.KV) (string, error) {
 		txn := kv.Txn(ctx)
 		if hasIf {
 			txn = txn.If(cmps...)
@@ -111,5 +108,5 @@ func (r *requests) call() call {
 		}
 		resp, err := txn.Commit()
 		return (*pb.TxnResponse)(resp).String(), err
-	}}
+	}
 }

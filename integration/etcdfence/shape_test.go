@@ -64,11 +64,11 @@ func (w *twins) compare(t *testing.T, r *requests, kv clientv3.KV) {
 	ctx, refused := fence.NewContext(rig.Bounded(t), 41), 0
 	for range steps {
 		c := r.call()
-		want, wantErr := shape(c.do(ctx, w.without))
-		got, err := shape(c.do(ctx, kv))
-		require.Equal(t, wantErr, err, c.name)
-		require.Equal(t, want, got, c.name)
-		require.Equal(t, w.plain.Revision(t), w.gated.Revision(t), c.name)
+		want, wantErr := shape(c(ctx, w.without))
+		got, err := shape(c(ctx, kv))
+		require.Equal(t, wantErr, err)
+		require.Equal(t, want, got)
+		require.Equal(t, w.plain.Revision(t), w.gated.Revision(t))
 		if err != nil {
 			refused++
 		}
@@ -101,12 +101,12 @@ func TestMarks_answersAsWithout_raising(t *testing.T) {
 	token, same := fence.Token(2), 0
 	for range steps {
 		c, before := r.call(), w.plain.Revision(t)
-		want, wantErr := shape(c.do(ctx, w.without))
-		got, err := shape(c.do(fence.NewContext(ctx, token), kv))
-		require.Equal(t, wantErr, err, c.name)
+		want, wantErr := shape(c(ctx, w.without))
+		got, err := shape(c(fence.NewContext(ctx, token), kv))
+		require.Equal(t, wantErr, err)
 		changed := w.plain.Revision(t) != before
 		if changed {
-			require.Equal(t, want, got, c.name)
+			require.Equal(t, want, got)
 			same++
 		}
 		if changed || w.gated.Revision(t) != before { // the mark alone
@@ -116,7 +116,7 @@ func TestMarks_answersAsWithout_raising(t *testing.T) {
 		for w.plain.Revision(t) < w.gated.Revision(t) {
 			require.NoError(t, second(w.without.Put(ctx, "fence/r", "")))
 		}
-		require.Equal(t, w.plain.Revision(t), w.gated.Revision(t), c.name)
+		require.Equal(t, w.plain.Revision(t), w.gated.Revision(t))
 	}
 	require.Greater(t, same, steps/10)
 	require.Equal(t, fmt.Sprint(w.plain.KeyValues(t, "d/")), fmt.Sprint(w.gated.KeyValues(t, "d/")))
