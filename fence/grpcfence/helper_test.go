@@ -42,24 +42,18 @@ func (s *service) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServe
 	return s.stream(stream)
 }
 
-func early(t *testing.T, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
-	t.Helper()
-	opts.CheckRead = g.CheckReadContext
-	s, err := grpcfence.NewServer(orders, g.CheckContext, opts)
-	require.NoError(t, err)
-	return s
-}
+// kinds of servers, which refuse the same calls.
+var kinds = []string{"early", "atomic"}
 
-func atomicly(t *testing.T, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
+func newServer(t *testing.T, kind string, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
 	t.Helper()
 	s, err := grpcfence.NewAtomicServer(orders, g, opts)
+	if kind == "early" {
+		opts.CheckRead = g.CheckReadContext
+		s, err = grpcfence.NewServer(orders, g.CheckContext, opts)
+	}
 	require.NoError(t, err)
 	return s
-}
-
-// both kinds of server refuse the same calls.
-var both = map[string]func(*testing.T, *fence.Guard, grpcfence.Options) *grpcfence.Server{
-	"early": early, "atomic": atomicly,
 }
 
 // serve serves s on the loopback interface and returns a client with the interceptors.

@@ -53,11 +53,11 @@ func open(ctx context.Context, t *testing.T, c testgrpc.TestServiceClient) testg
 }
 
 func TestStream_checksAtTheStartAndCarriesTheToken(t *testing.T) {
-	for name, server := range both {
-		t.Run(name, func(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
 			var g fence.Guard
 			require.NoError(t, g.Claim("orders", 54))
-			fenced := serve(t, server(t, &g, grpcfence.Options{}), &service{stream: echo})
+			fenced := serve(t, newServer(t, kind, &g, grpcfence.Options{}), &service{stream: echo})
 
 			stream := open(fence.NewContext(t.Context(), 54), t, fenced)
 			for range 2 {
@@ -89,13 +89,13 @@ func TestStream_checksAtTheStartAndCarriesTheToken(t *testing.T) {
 // With EachMessage the token is checked with each message, and at the start too: a handler may write before it has
 // received anything. A reader's stream is checked like a writer's, and no writer waits for it.
 func TestStream_eachMessage(t *testing.T) {
-	for name, server := range both {
+	for _, kind := range kinds {
 		for _, reads := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, reads %t", name, reads), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, reads %t", kind, reads), func(t *testing.T) {
 				var g fence.Guard
 				var started atomic.Int64
 				opts := grpcfence.Options{Writes: func(string) bool { return !reads }, EachMessage: true}
-				fenced := serve(t, server(t, &g, opts), &service{
+				fenced := serve(t, newServer(t, kind, &g, opts), &service{
 					stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
 						if started.Add(1) > 1 {
 							return nil
@@ -137,10 +137,10 @@ func of(t *testing.T, token fence.Token, lock string) context.Context {
 // The name of the lock reaches the guard when a stream starts and with each message, and the refusal reaches the
 // client.
 func TestStream_locks(t *testing.T) {
-	for name, server := range both {
-		t.Run(name, func(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
 			var g fence.Guard
-			fenced := serve(t, server(t, &g, grpcfence.Options{EachMessage: true}), &service{stream: echo})
+			fenced := serve(t, newServer(t, kind, &g, grpcfence.Options{EachMessage: true}), &service{stream: echo})
 			stream := open(of(t, 54, "ärger"), t, fenced)
 			_, err := exchange(t, stream)
 			require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestStream_locks(t *testing.T) {
 			require.ErrorIs(t, err, fence.ErrInvalidToken, "nothing is sent")
 
 			opts := grpcfence.Options{Writes: func(string) bool { return false }, EachMessage: true}
-			readers := serve(t, server(t, &g, opts), &service{stream: echo})
+			readers := serve(t, newServer(t, kind, &g, opts), &service{stream: echo})
 			reads := open(fence.WithLock(fence.NewReadContext(t.Context(), 60), "ärger"), t, readers)
 			_, err = exchange(t, reads)
 			require.NoError(t, err)
