@@ -132,7 +132,7 @@ func TestMarks_late(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv, c := start(t)
 				paused, m := srv.NewClient(t.Context()), newMarks(t, c)
-				require.NoError(t, m.Claim(of(t, "accounts", tt.before), "r"))
+				require.NoError(t, do(t.Context(), m, call{"Claim", "accounts", tt.before}))
 				hold, sent := make(chan struct{}), 0
 				paused.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold, Late: true, Match: func(fakeetcd.Call) bool {
 					sent++

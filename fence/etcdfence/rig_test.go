@@ -80,12 +80,6 @@ func with(t *testing.T, token fence.Token) context.Context {
 	return fence.NewContext(t.Context(), token)
 }
 
-// of returns the context of a lock's holder.
-func of(t *testing.T, lock string, token fence.Token) context.Context {
-	t.Helper()
-	return fence.WithLock(with(t, token), lock)
-}
-
 // contents returns the keys below a prefix and their values.
 func contents(srv *fakeetcd.Server, prefix string) map[string]string {
 	all := map[string]string{}
