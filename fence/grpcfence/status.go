@@ -59,8 +59,11 @@ func Error(err error) error {
 	if !ok {
 		return err
 	}
+	st := status.New(k.code, refused.Text)
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: k.reason, Metadata: refused.Members}
-	st, _ := status.New(k.code, refused.Text).WithDetails(info) // info can always be encoded
+	if detailed, err := st.WithDetails(info); err == nil { // info can always be encoded
+		st = detailed
+	}
 	return &refusal{status: st, err: err}
 }
 

@@ -123,6 +123,9 @@ func (t *Transport) CloseIdleConnections() {
 }
 
 func (t *Transport) listed(u *url.URL) bool {
+	if u == nil {
+		return false // the base returns the error
+	}
 	var standard string
 	switch u.Scheme {
 	case "http":
@@ -142,5 +145,9 @@ func clone(r, sent *http.Request) *http.Request {
 	if sent != r {
 		return sent
 	}
-	return r.Clone(r.Context())
+	r = r.Clone(r.Context())
+	if r.Header == nil {
+		r.Header = make(http.Header)
+	}
+	return r
 }

@@ -156,6 +156,25 @@ type closer struct {
 
 func (c *closer) Close() error { c.closed = true; return nil }
 
+func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
+	var base recorder
+	transport, err := httpfence.NewTransport(&base, "store.example")
+	require.NoError(t, err)
+
+	r := post(fence.NewContext(t.Context(), 54), t, "http://store.example")
+	r.Header = nil
+	resp, err := transport.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Nil(t, r.Header)
+	require.Equal(t, "54", base.sent[0].Header.Get(httpfence.Header))
+
+	r.URL = nil
+	resp, err = transport.RoundTrip(r)
+	require.NoError(t, err, "the base decides about a missing URL")
+	require.NoError(t, resp.Body.Close())
+}
+
 func TestTransport_closesIdleConnections(t *testing.T) {
 	var base recorder
 	transport, err := httpfence.NewTransport(&base, "store.example")
