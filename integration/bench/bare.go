@@ -54,7 +54,6 @@ func bareLocks() implementation {
 	}}
 }
 
-// bareLocker is one key.
 type bareLocker struct {
 	*bareSession
 	key  []byte

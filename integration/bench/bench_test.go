@@ -43,7 +43,8 @@ func TestRun_givesFiguresForEachScenario(t *testing.T) {
 	require.Len(t, o.chosen, len(smoked))
 	var out bytes.Buffer
 	d := &disk{dir: t.TempDir()}
-	require.NoError(t, o.on(t.Context(), &table{w: io.MultiWriter(&out, t.Output())}, []*disk{d}))
+	o.disks = []*disk{d}
+	require.NoError(t, o.run(t.Context(), &table{w: io.MultiWriter(&out, t.Output())}))
 	require.Len(t, d.results, len(smoked)+1, "hold50000 has two lines")
 	for _, r := range d.results {
 		for who := range roles {

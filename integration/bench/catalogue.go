@@ -22,7 +22,7 @@ func scenarios() []*scenario {
 func contended() []*scenario {
 	all := []*scenario{{
 		name: "turns2", what: "2 clients take turns", unit: "turn",
-		measure: turnsOfClients(2), limit: with(ring, turnsOfClients(2)), leastShare: 0.9,
+		measure: turns(2, clients), limit: with(ring, turns(2, clients)), leastShare: 0.9,
 	}}
 	for _, section := range []time.Duration{
 		5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond,
@@ -32,19 +32,19 @@ func contended() []*scenario {
 			by: byMean, measure: handover(section), limit: with(ring, handover(section)),
 		})
 	}
-	for _, clients := range []struct {
+	for _, many := range []struct {
 		n     int
 		times float64
 	}{{8, 8}, {32, 2}} {
 		all = append(all, &scenario{
-			name: fmt.Sprintf("clients%d", clients.n), what: fmt.Sprintf("%d clients take turns", clients.n), unit: "turn",
-			measure: turnsOfClients(clients.n), limit: with(ring, turnsOfClients(clients.n)),
-			leastShare: 0.7, leastTimes: clients.times,
+			name: fmt.Sprintf("clients%d", many.n), what: fmt.Sprintf("%d clients take turns", many.n), unit: "turn",
+			measure: turns(many.n, clients), limit: with(ring, turns(many.n, clients)),
+			leastShare: 0.7, leastTimes: many.times,
 		})
 	}
 	return append(all, &scenario{
 		name: "goroutines64", what: "64 goroutines take turns", unit: "turn",
-		measure: turnsOfGoroutines(64), limit: chain,
+		measure: turns(64, goroutines), limit: chain,
 	})
 }
 
@@ -80,6 +80,6 @@ func elections() []*scenario {
 	}
 	return append(all, &scenario{
 		name: "changes2", what: "2 candidates lead by turns", unit: "change",
-		measure: turnsOfClients(2), limit: with(ring, turnsOfClients(2)), leastShare: 0.9,
+		measure: turns(2, clients), limit: with(ring, turns(2, clients)), leastShare: 0.9,
 	})
 }

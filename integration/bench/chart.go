@@ -14,7 +14,6 @@ type bar struct {
 	goal   float64 // 0 without a goal
 }
 
-// bars returns the bars of results.
 func bars(results []*result) []bar {
 	var all []bar
 	for _, r := range results {

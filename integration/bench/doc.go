@@ -4,27 +4,12 @@
 //	go -C integration run ./bench
 //
 // That takes a quarter of an hour on two cores, and with -short one minute. -scenarios selects some, and -svg writes a
-// chart. -dir sets the folder of the server's data. Give it twice, a folder
-// on a real disk and one in memory, to compare a slow and a fast disk.
-//
-// # The limit
-//
-// In each round of each scenario a bare program does the least work that such a lock needs, on the same server. It
-// knows in advance what a lock has to find out, and it would not survive a fault:
-//
-//   - ring, for turns, hand-overs and elections: clients in a fixed order. Each deletes its key after its turn and puts
-//     it again, and has its next turn when its watch, which it keeps, reports that the key before it was deleted. A
-//     turn takes two requests, two commits and one event.
-//   - group commits, for locks that nobody else wants: transactions of up to 120 operations, one after the other.
-//     With one goroutine these are a transaction that puts the key and one that deletes it.
-//   - chain, for the goroutines of one process on one lock: one transaction for each turn, which deletes the key of one
-//     turn and puts that of the next.
+// chart. -dir sets the folder of the server's data. Give it twice, a folder on a real disk and one in memory, to compare
+// a slow and a fast disk. docs/figures.md has results, and says what the limit is.
 //
 // The share of the limit is leasefence's rate divided by the bare program's. If the scenario sets the rate, it is the
 // bare program's median latency divided by leasefence's. "Times the peer" is the same ratio to etcd's package. Each
 // ratio is taken within a round, and the median of the rounds is printed; the contenders run in alternating order.
-// Ratios to the peer depend on the disk: in short sections its waiters wait for a loop of the server that runs every
-// 100 ms, and leasefence's wait for commits. Shares of the limit depend on the disk less.
 //
 // Each round has new clients, sessions and names, and a warm-up that is not counted. After it the server's history is
 // compacted. A goroutine uses one Mutex for all its turns, as users do. Clients and server share the machine, so a

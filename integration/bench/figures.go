@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -26,14 +25,6 @@ type sample struct {
 	latencies []time.Duration
 	cost      cost
 	extra     map[string]float64
-}
-
-// note adds an extra figure.
-func (s *sample) note(name string, value float64) {
-	if s.extra == nil {
-		s.extra = map[string]float64{}
-	}
-	s.extra[name] = value
 }
 
 func (s sample) median() time.Duration {
@@ -94,7 +85,6 @@ func summarize(samples []sample) figures {
 	return f
 }
 
-// result is one line of one scenario.
 type result struct {
 	*scenario
 	line   string
@@ -155,9 +145,9 @@ func times(v float64) string   { return digits(v) + " x" }
 
 // quantile returns the smallest value such that at least the share q of all values do not exceed it, and 0 without
 // values. The values must be in order.
-func quantile[T cmp.Ordered](sorted []T, q float64) (value T) {
+func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
-		return value
+		return 0
 	}
 	rank := int(math.Ceil(q * float64(len(sorted))))
 	return sorted[max(rank, 1)-1]
@@ -165,7 +155,6 @@ func quantile[T cmp.Ordered](sorted []T, q float64) (value T) {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// mean returns the mean in milliseconds, and 0 without values.
 func mean(values []time.Duration) float64 {
 	sum := 0.0
 	for _, v := range values {

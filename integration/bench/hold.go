@@ -27,8 +27,10 @@ func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	acquire.note("heap of a held lock, bytes", float64(heap()-heapBefore)/float64(len(lockers)))
-	acquire.note("renewals per TTL while all are held", held.cost[renewals]/float64(t.scale.holdTTLs))
+	acquire.extra = map[string]float64{
+		"heap of a held lock, bytes":          float64(heap()-heapBefore) / float64(len(lockers)),
+		"renewals per TTL while all are held": held.cost[renewals] / float64(t.scale.holdTTLs),
+	}
 	release, err := t.all(ctx, "release", lockers, locker.Unlock)
 	return []sample{acquire, release}, err
 }

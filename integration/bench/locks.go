@@ -17,7 +17,6 @@ type locker interface {
 	Unlock(ctx context.Context) error
 }
 
-// session makes lockers.
 type session struct {
 	locker func(name string) locker
 	close  func(ctx context.Context) error
@@ -38,7 +37,6 @@ func newOurs(newLocker func(s *lease.Session, name string) locker) implementatio
 	}}
 }
 
-// leasefence are leasefence's locks.
 func leasefence() implementation {
 	return newOurs(func(s *lease.Session, name string) locker { return &ourLocker{session: s, name: name} })
 }
@@ -81,12 +79,10 @@ func newTheirs(name string, newLocker func(s *concurrency.Session, name string) 
 	}}
 }
 
-// mutex is etcd's concurrency.Mutex.
 func mutex() implementation {
 	return newTheirs("mutex", func(s *concurrency.Session, name string) locker { return concurrency.NewMutex(s, name) })
 }
 
-// theirCandidates are candidates of etcd's concurrency.Election.
 func theirCandidates() implementation {
 	return newTheirs("election", func(s *concurrency.Session, name string) locker {
 		return theirCandidate{concurrency.NewElection(s, name)}

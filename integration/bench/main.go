@@ -32,11 +32,10 @@ func main() {
 	}
 }
 
-// options are the values of the flags.
 type options struct {
 	chosen []*scenario
 	scale  scale
-	dirs   []string
+	disks  []*disk
 	svg    string
 }
 
@@ -49,7 +48,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	short := flags.Bool("short", false, "run all scenarios briefly: the figures mean little")
 	flags.Func("dir", "keep the server's data below this `folder`, and measure on each if given more than once; default: a temporary folder",
 		func(dir string) error {
-			o.dirs = append(o.dirs, dir)
+			o.disks = append(o.disks, &disk{dir: dir})
 			return nil
 		})
 	flags.StringVar(&o.svg, "svg", "", "write a chart of the ratios on the first folder as SVG to this `file`")
@@ -83,8 +82,8 @@ func parse(args []string, w io.Writer) (options, error) {
 	if *rounds > 0 {
 		o.scale.rounds = *rounds
 	}
-	if len(o.dirs) == 0 {
-		o.dirs = []string{os.TempDir()}
+	if len(o.disks) == 0 {
+		o.disks = []*disk{{dir: os.TempDir()}}
 	}
 	return o, nil
 }
@@ -95,27 +94,22 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	disks := make([]*disk, len(o.dirs))
-	for i, dir := range o.dirs {
-		disks[i] = &disk{dir: dir}
-	}
-	return o.on(ctx, &table{w: w}, disks)
+	return o.run(ctx, &table{w: w})
 }
 
-// on measures on each disk and writes the results.
-func (o options) on(ctx context.Context, out *table, disks []*disk) error {
-	for _, d := range disks {
+func (o options) run(ctx context.Context, out *table) error {
+	for _, d := range o.disks {
 		if err := o.measure(ctx, out, d); err != nil {
 			return err
 		}
 	}
-	out.summary(disks)
+	out.summary(o.disks)
 	if o.svg == "" {
 		return out.err
 	}
 	title := fmt.Sprintf("leasefence on etcd %s, %d CPUs for clients and server, a commit takes %s ms",
-		version.Version, runtime.NumCPU(), digits(milliseconds(disks[0].commit)))
-	return errors.Join(out.err, os.WriteFile(o.svg, svg(title, bars(disks[0].results)), 0o644))
+		version.Version, runtime.NumCPU(), digits(milliseconds(o.disks[0].commit)))
+	return errors.Join(out.err, os.WriteFile(o.svg, svg(title, bars(o.disks[0].results)), 0o644))
 }
 
 // disk is a folder, with the results of a server whose data is there.
@@ -125,7 +119,6 @@ type disk struct {
 	results []*result
 }
 
-// measure runs the scenarios on a new server.
 func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
 	dir, err := os.MkdirTemp(d.dir, "leasefence-bench-")
 	if err != nil {

@@ -42,7 +42,6 @@ func (c cost) minus(other cost) cost {
 	return c
 }
 
-// readClient returns what this process has used.
 func readClient() cost {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only for bad arguments

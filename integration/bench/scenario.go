@@ -27,7 +27,6 @@ type scenario struct {
 	rests  bool // pause after each round, since the server has deleted many keys
 }
 
-// contender is one side of the comparison.
 type contender struct {
 	name    string
 	impl    implementation
@@ -54,7 +53,6 @@ func with(impl func() implementation, m measurement) measurement {
 	}
 }
 
-// scale is the size of a run.
 type scale struct {
 	rounds     int
 	warmUp     time.Duration

@@ -20,7 +20,6 @@ const (
 	closeTimeout = 30 * time.Second
 )
 
-// suite runs scenarios on one server.
 type suite struct {
 	endpoint string
 	scale    scale
@@ -55,7 +54,6 @@ func (s *suite) run(ctx context.Context, sc *scenario) ([]*result, error) {
 	return results, nil
 }
 
-// file adds each sample to the result of its line.
 func file(results []*result, sc *scenario, who role, samples []sample) []*result {
 	for _, s := range samples {
 		i := slices.IndexFunc(results, func(r *result) bool { return r.line == s.line })
@@ -105,7 +103,6 @@ func (s *suite) settle(ctx context.Context, rests bool) (err error) {
 	return nil
 }
 
-// commit measures how long a commit takes on this server.
 func (s *suite) commit(ctx context.Context) (time.Duration, error) {
 	samples, err := s.round(ctx, "bench/commit/", contender{name: bareName, impl: bareLocks(), measure: pairsOfOwners(1)})
 	if err != nil {

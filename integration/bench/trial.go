@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 )
 
 // trial is one round of one contender. Its clients and sessions are new, and no other trial has used its names, so that
@@ -25,20 +25,8 @@ type trial struct {
 	sessions []session
 }
 
-// name returns a lock's name.
-func (t *trial) name(parts ...any) string {
-	return t.prefix + strings.ReplaceAll(strings.TrimSpace(fmt.Sprintln(parts...)), " ", "-")
-}
-
-// client returns a new client, which is closed with the trial.
-func (t *trial) client() (*clientv3.Client, error) {
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{t.endpoint}, Logger: zap.NewNop()})
-	if err != nil {
-		return nil, fmt.Errorf("client: %w", err)
-	}
-	t.clients = append(t.clients, c)
-	return c, nil
-}
+// lock is the name of the lock that lockers contend for.
+func (t *trial) lock() string { return t.prefix + "lock" }
 
 // session opens a session of the implementation, which is closed with the trial.
 func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, error) {
@@ -50,57 +38,52 @@ func (t *trial) session(ctx context.Context, client *clientv3.Client) (session, 
 	return s, nil
 }
 
-// process opens a session on a new client.
+// process opens a session on a new client, which is closed with the trial, too.
 func (t *trial) process(ctx context.Context) (session, error) {
-	c, err := t.client()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{t.endpoint}, Logger: zap.NewNop()})
 	if err != nil {
-		return session{}, err
+		return session{}, fmt.Errorf("client: %w", err)
 	}
+	t.clients = append(t.clients, c)
 	return t.session(ctx, c)
 }
 
 // rivals returns n lockers of one name, each with a client and a session, as in n processes.
-func (t *trial) rivals(ctx context.Context, n int, name string) ([]locker, error) {
-	lockers := make([]locker, n)
-	for i := range lockers {
+func (t *trial) rivals(ctx context.Context, n int) (lockers []locker, err error) {
+	for range n {
 		s, err := t.process(ctx)
 		if err != nil {
 			return nil, err
 		}
-		lockers[i] = s.locker(name)
+		lockers = append(lockers, s.locker(t.lock()))
 	}
 	return lockers, nil
 }
 
 // housemates returns n lockers of one name in one process. They share a client and, unless the implementation is alone,
 // a session.
-func (t *trial) housemates(ctx context.Context, n int, name string) ([]locker, error) {
-	c, err := t.client()
-	if err != nil {
-		return nil, err
-	}
-	lockers := make([]locker, n)
-	var s session
-	for i := range lockers {
-		if i == 0 || t.impl.alone {
-			if s, err = t.session(ctx, c); err != nil {
-				return nil, err
-			}
+func (t *trial) housemates(ctx context.Context, n int) (lockers []locker, err error) {
+	s, err := t.process(ctx)
+	for i := range n {
+		if i > 0 && t.impl.alone {
+			s, err = t.session(ctx, t.clients[0])
 		}
-		lockers[i] = s.locker(name)
+		if err != nil {
+			return nil, err
+		}
+		lockers = append(lockers, s.locker(t.lock()))
 	}
 	return lockers, nil
 }
 
 // owners returns n lockers of one session, each with a different name.
-func (t *trial) owners(ctx context.Context, n int) ([]locker, error) {
+func (t *trial) owners(ctx context.Context, n int) (lockers []locker, err error) {
 	s, err := t.process(ctx)
 	if err != nil {
 		return nil, err
 	}
-	lockers := make([]locker, n)
-	for i := range lockers {
-		lockers[i] = s.locker(t.name(i))
+	for i := range n {
+		lockers = append(lockers, s.locker(fmt.Sprint(t.prefix, i)))
 	}
 	return lockers, nil
 }
@@ -124,7 +107,6 @@ func (t *trial) close(ctx context.Context) error {
 	return nil
 }
 
-// measure runs work and returns how long it took and what it cost.
 func (t *trial) measure(ctx context.Context, work func() error) (sample, error) {
 	server, err := readServer(ctx, t.endpoint)
 	if err != nil {
@@ -157,25 +139,11 @@ func (t *trial) repeat(ctx context.Context, run func(lasting time.Duration) ([]t
 // each calls do for 0 to n-1 concurrently and returns the first error. An error cancels the other calls, which could
 // otherwise wait for a lock forever.
 func each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var (
-		wg    sync.WaitGroup
-		once  sync.Once
-		first error
-	)
+	calls, ctx := errgroup.WithContext(ctx)
 	for i := range n {
-		wg.Go(func() {
-			if err := do(ctx, i); err != nil {
-				once.Do(func() {
-					first = err
-					cancel(err)
-				})
-			}
-		})
+		calls.Go(func() error { return do(ctx, i) })
 	}
-	wg.Wait()
-	return first
+	return calls.Wait()
 }
 
 // sleep waits for the given time, or until ctx ends.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -19,10 +18,7 @@ type stay struct {
 // their stays in order. A locker decides while it holds the lock whether to lock again: once one stops, all later ones
 // stop. So in a fixed order no locker waits for one that has stopped.
 func contend(ctx context.Context, lockers []locker, section, lasting time.Duration) ([]stay, error) {
-	var (
-		mu    sync.Mutex
-		stays []stay
-	)
+	own := make([][]stay, len(lockers))
 	end := time.Now().Add(lasting)
 	err := each(ctx, len(lockers), func(ctx context.Context, i int) error {
 		for again := true; again; {
@@ -38,18 +34,27 @@ func contend(ctx context.Context, lockers []locker, section, lasting time.Durati
 			if err := lockers[i].Unlock(ctx); err != nil {
 				return err
 			}
-			mu.Lock()
-			stays = append(stays, s)
-			mu.Unlock()
+			own[i] = append(own[i], s)
 		}
 		return nil
 	})
+	stays := slices.Concat(own...)
 	slices.SortFunc(stays, func(a, b stay) int { return a.granted.Compare(b.granted) })
 	return stays, err
 }
 
-// contest measures lockers that contend, after a warm-up.
-func (t *trial) contest(ctx context.Context, lockers []locker, section time.Duration) ([]stay, sample, error) {
+// lockersOf makes n lockers of one name.
+type lockersOf func(t *trial, ctx context.Context, n int) ([]locker, error)
+
+// The lockers of n clients, and of n goroutines of one process.
+var clients, goroutines lockersOf = (*trial).rivals, (*trial).housemates
+
+// contest measures n lockers that contend, after a warm-up.
+func (t *trial) contest(ctx context.Context, of lockersOf, n int, section time.Duration) ([]stay, sample, error) {
+	lockers, err := of(t, ctx, n)
+	if err != nil {
+		return nil, sample{}, err
+	}
 	// A few turns of long sections take longer.
 	warmUp, lasting := max(t.scale.warmUp, 3*section), max(t.scale.lasting, time.Duration(t.scale.leastTurns)*section)
 	if _, err := contend(ctx, lockers, section, warmUp); err != nil {
@@ -78,45 +83,21 @@ func exclusive(stays []stay) error {
 	return nil
 }
 
-// turns measures how fast lockers take turns with empty sections. The latency is from one grant to the next.
-func (t *trial) turns(ctx context.Context, lockers []locker) ([]sample, error) {
-	stays, s, err := t.contest(ctx, lockers, 0)
-	for i := 1; i < len(stays); i++ {
-		s.latencies = append(s.latencies, stays[i].granted.Sub(stays[i-1].granted))
-	}
-	return []sample{s}, err
-}
-
-// turnsOfClients measures turns of n clients, each with a session.
-func turnsOfClients(n int) measurement {
+// turns measures how fast n lockers take turns with empty sections. The latency is from one grant to the next.
+func turns(n int, of lockersOf) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
-		lockers, err := t.rivals(ctx, n, t.name("lock"))
-		if err != nil {
-			return nil, err
+		stays, s, err := t.contest(ctx, of, n, 0)
+		for i := 1; i < len(stays); i++ {
+			s.latencies = append(s.latencies, stays[i].granted.Sub(stays[i-1].granted))
 		}
-		return t.turns(ctx, lockers)
-	}
-}
-
-// turnsOfGoroutines measures turns of n goroutines of one process.
-func turnsOfGoroutines(n int) measurement {
-	return func(ctx context.Context, t *trial) ([]sample, error) {
-		lockers, err := t.housemates(ctx, n, t.name("lock"))
-		if err != nil {
-			return nil, err
-		}
-		return t.turns(ctx, lockers)
+		return []sample{s}, err
 	}
 }
 
 // handover measures the time from the call of Unlock until another client's Lock has returned.
 func handover(section time.Duration) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
-		lockers, err := t.rivals(ctx, 2, t.name("lock"))
-		if err != nil {
-			return nil, err
-		}
-		stays, s, err := t.contest(ctx, lockers, section)
+		stays, s, err := t.contest(ctx, clients, 2, section)
 		for i := 1; i < len(stays); i++ {
 			if stays[i].who != stays[i-1].who {
 				s.latencies = append(s.latencies, stays[i].granted.Sub(stays[i-1].releasing))
