@@ -43,7 +43,7 @@ func TestAuth_sources(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := append(tt.env, "ETCDCTL_ENDPOINTS="+addr)
+			env := append(at(addr), tt.env...)
 			p := startWith(t, env, append([]string{"ls"}, tt.args...)...)
 			require.Equal(t, tt.code, p.end(t))
 			require.NotContains(t, p.stderr.String(), "secret")
@@ -86,8 +86,8 @@ func TestAuth_noPasswordInTheTitle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			started := filepath.Join(t.TempDir(), "started")
-			p := startWith(t, []string{"ETCDCTL_ENDPOINTS=" + addr},
-				append(append([]string{"lock", "job"}, args...), "--", "sh", "-c", `touch "$0"; cat`, started, "--password", "mine")...)
+			args = append(append([]string{"lock", "job"}, args...), "--", "sh", "-c", `touch "$0"; cat`, started, "--password", "mine")
+			p := start(t, addr, args...)
 			awaitFile(t, started)
 			title, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.cmd.Process.Pid))
 			require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestAuth_tls(t *testing.T) {
 	client, err := pki.NewFiles(t.TempDir(), authority, mine)
 	require.NoError(t, err)
 	srv := etcdtest.Start(t, etcdtest.Options{CertFile: files.Cert, KeyFile: files.Key, ClientCAFile: files.Authority})
-	env := []string{"ETCDCTL_ENDPOINTS=" + srv.Endpoint()}
+	env := at(srv.Endpoint())
 	pair := []string{"--cert", client.Cert, "--key", client.Key}
 	for name, tt := range map[string]struct {
 		args []string

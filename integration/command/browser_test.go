@@ -54,7 +54,6 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 
 var endBrowser = func() {} // set when the browser starts
 
-// tab is a tab of the browser.
 type tab struct {
 	ctx context.Context //nolint:containedctx // chromedp identifies a tab by its context
 }
@@ -89,7 +88,6 @@ func eval[T any](t *testing.T, p *tab, expression string) T {
 	return value
 }
 
-// await waits until an expression in the page is true.
 func (p *tab) await(t *testing.T, expression string) {
 	t.Helper()
 	if !p.comes(t, expression, patience) {
@@ -111,7 +109,6 @@ func (p *tab) comes(t *testing.T, expression string, in time.Duration) bool {
 	})`, expression, in.Milliseconds()))
 }
 
-// has waits until the text of an element contains text.
 func (p *tab) has(t *testing.T, selector, text string) {
 	t.Helper()
 	p.await(t, fmt.Sprintf(`document.querySelector(%q).textContent.includes(%s)`, selector, quoted(t, text)))

@@ -46,8 +46,8 @@ func TestLs_manyLocks(t *testing.T) {
 	}
 	for _, format := range []string{"table", "json"} {
 		t.Run(format, func(t *testing.T) {
-			cmd := exec.CommandContext(bounded(t), plain, "ls", "-o", format)
-			cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+srv.Endpoints()[0])
+			cmd := newCommand(t, at(srv.Endpoints()[0]), "ls", "-o", format)
+			cmd.Path = plain
 			began := time.Now()
 			out, memory := outputAndMemory(t, cmd)
 			took := time.Since(began)

@@ -5,7 +5,6 @@ package command_test
 import (
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -21,13 +20,11 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// lock starts leasefence lock.
 func lock(t *testing.T, endpoint string, args ...string) *running {
 	t.Helper()
 	return start(t, endpoint, append([]string{"lock"}, args...)...)
 }
 
-// awaitFile waits until a command has created the file.
 func awaitFile(t *testing.T, path string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -36,7 +33,6 @@ func awaitFile(t *testing.T, path string) {
 	}, patience, time.Millisecond)
 }
 
-// awaitKeys waits until there are n keys in the lock's queue.
 func awaitKeys(t *testing.T, client *clientv3.Client, name string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(keys(t, client, name+"/")) == n }, patience, time.Millisecond)
@@ -256,7 +252,6 @@ func TestLock_refusesWhatItCannotRun(t *testing.T) {
 		code int
 		says string
 	}{
-		"no name":          {[]string{"lock", "", "--", "true"}, 64, "NAME is empty"},
 		"wrong flags":      {[]string{"lock", "job", "--cert", "x", "--", "true"}, 64, "--cert and --key: one is empty"},
 		"not found":        {[]string{"lock", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
 		"elect, not found": {[]string{"elect", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
@@ -298,9 +293,8 @@ func TestLock_outlivesItsStandardError(t *testing.T) {
 			reader, writer, err := os.Pipe()
 			require.NoError(t, err)
 			require.NoError(t, reader.Close())
-			cmd := exec.CommandContext(bounded(t), program, verb, "job", "--", "sh", "-c",
+			cmd := newCommand(t, at(addr), verb, "job", "--", "sh", "-c",
 				`exec 2>/dev/null; trap 'touch "$1"; exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started, told)
-			cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+addr, "GORACE=atexit_sleep_ms=0")
 			cmd.Stdout, cmd.Stderr = writer, writer
 			require.NoError(t, cmd.Start())
 			require.NoError(t, writer.Close())
@@ -342,11 +336,4 @@ func TestLock_lostAfterTheCommand(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestLock_helpShowsTheDefaultGrace(t *testing.T) {
-	t.Parallel()
-	p := lock(t, "127.0.0.1:1", "--help")
-	require.Zero(t, p.end(t))
-	require.Contains(t, p.stdout.String(), "(default a tenth of --ttl)")
 }

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -71,7 +73,6 @@ func raceDetector() bool {
 	return false
 }
 
-// running is a process of the command.
 type running struct {
 	stdin          io.WriteCloser
 	stdout, stderr output
@@ -107,11 +108,20 @@ func (r *running) awaitOutput(t *testing.T, text string) {
 // start starts the command with a temporary folder of its own, which has to be empty when the test ends.
 func start(t *testing.T, endpoint string, args ...string) *running {
 	t.Helper()
-	return startWith(t, []string{"ETCDCTL_ENDPOINTS=" + endpoint}, args...)
+	return startWith(t, at(endpoint), args...)
 }
 
-// patiently makes the command wait as long as a test does: the machine may be busy.
-var patiently = []string{"ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s"}
+// newCommand makes the command. It waits as long as a test does: the machine may be busy.
+func newCommand(t *testing.T, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(bounded(t), program, args...)
+	patiently := []string{"ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s", "GORACE=atexit_sleep_ms=0"}
+	cmd.Env = slices.Concat(os.Environ(), patiently, env)
+	return cmd
+}
+
+// at is the environment of a command that uses an etcd.
+func at(endpoint string) []string { return []string{"ETCDCTL_ENDPOINTS=" + endpoint} }
 
 func startWith(t *testing.T, env []string, args ...string) *running {
 	t.Helper()
@@ -121,8 +131,7 @@ func startWith(t *testing.T, env []string, args ...string) *running {
 		require.NoError(t, err)
 		require.Empty(t, left, "the program has left something in its temporary folder")
 	})
-	r := &running{cmd: exec.CommandContext(bounded(t), program, args...)}
-	r.cmd.Env = append(append(append(os.Environ(), patiently...), env...), "TMPDIR="+temp, "GORACE=atexit_sleep_ms=0")
+	r := &running{cmd: newCommand(t, append(env, "TMPDIR="+temp), args...)}
 	r.cmd.WaitDelay = patience / 10 // a process that outlives the program may keep its output open
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
 	var err error
@@ -201,7 +210,27 @@ func endHold(t *testing.T, client *clientv3.Client, name, how string) {
 	require.NoError(t, err)
 }
 
-// keys returns the keys in etcd that begin with prefix.
+// contender is a key in the queue of a name, and its lease.
+type contender struct {
+	key   string
+	lease clientv3.LeaseID
+	rev   int64
+}
+
+// contend puts a key that has its lease between two texts. Nobody renews the lease.
+func contend(t *testing.T, client *clientv3.Client, ttl int64, before, after, owner string) contender {
+	t.Helper()
+	granted, err := client.Grant(bounded(t), ttl)
+	require.NoError(t, err)
+	key := before + hex(granted.ID) + after
+	put, err := client.Put(bounded(t), key, owner, clientv3.WithLease(granted.ID))
+	require.NoError(t, err)
+	return contender{key, granted.ID, put.Header.Revision}
+}
+
+// hex is a lease as in the names of keys.
+func hex(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
+
 func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	t.Helper()
 	resp, err := client.Get(bounded(t), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())

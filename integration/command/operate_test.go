@@ -20,7 +20,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// requireGolden compares a text with a file.
 func requireGolden(t *testing.T, file, text string) {
 	t.Helper()
 	file = filepath.Join("testdata", file)
@@ -112,7 +111,7 @@ func operate(t *testing.T, line string) string {
 	if words[0] == "ui" {
 		words = append(words, "--listen", "127.0.0.1:0") // the default port may be taken
 	}
-	p := startWith(t, []string{"ETCDCTL_ENDPOINTS=" + addr, "PATH=" + tools(t) + ":" + os.Getenv("PATH")}, words...)
+	p := startWith(t, append(at(addr), "PATH="+tools(t)+":"+os.Getenv("PATH")), words...)
 	if words[0] == "watch" {
 		p.awaitOutput(t, "host-a/1")
 		unlock()

@@ -12,7 +12,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// step is something that happens to a command.
 type step func(t *testing.T, p *running, addr string, client *clientv3.Client)
 
 // What signals, requests for release and losses do to a command, in any order, and the exit code that follows. leasefence

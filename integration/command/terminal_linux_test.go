@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -41,8 +40,7 @@ func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *
 	defer func() { _ = screen.Close() }()
 
 	p := &terminal{keyboard: keyboard, read: make(chan struct{})}
-	p.cmd = exec.CommandContext(bounded(t), program, args...)
-	p.cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+endpoint, "GORACE=atexit_sleep_ms=0")
+	p.cmd = newCommand(t, at(endpoint), args...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = screen, screen, screen
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	p.stdin = keyboard
@@ -133,16 +131,28 @@ func TestAuth_endsWhileItAsks(t *testing.T) {
 	}
 }
 
-func TestTables_fitATerminal(t *testing.T) {
+// Tables fit a terminal, and control characters in names and owners do not reach it.
+func TestTables_onATerminal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	s := newSession(t, client, strings.Repeat("owner ", 30))
-	_, err := s.Lock(bounded(t), "jobs/"+strings.Repeat("name", 30))
-	require.NoError(t, err)
-	for _, columns := range []uint16{80, 120} {
-		for _, args := range [][]string{{"ls"}, {"get", "jobs/" + strings.Repeat("name", 30)}} {
+	const odd = "jobs/\x1b]0;title\a"
+	long := "jobs/" + strings.Repeat("name", 30)
+	s := newSession(t, client, "\x1b[2J\tevil\n"+strings.Repeat("owner ", 30))
+	for _, name := range []string{odd, long} {
+		_, err := s.Lock(bounded(t), name)
+		require.NoError(t, err)
+	}
+	for _, args := range [][]string{{"ls"}, {"get", long}, {"get", odd}, {"lock", "--try", odd, "--", "true"}} {
+		for _, columns := range []uint16{80, 120} {
 			p := onTerminal(t, addr, columns, args...)
-			require.Zero(t, p.result(t))
+			p.result(t)
+			require.NotContains(t, p.stdout.String(), "\x1b")
+			if args[0] != "get" {
+				require.Contains(t, p.stdout.String(), "title")
+			}
+			if args[0] == "lock" { // its error is no table
+				continue
+			}
 			for line := range strings.Lines(p.stdout.String()) {
 				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimRight(line, "\r\n ")), int(columns))
 			}
@@ -151,22 +161,7 @@ func TestTables_fitATerminal(t *testing.T) {
 	}
 	p := start(t, addr, "ls")
 	require.Zero(t, p.end(t))
-	require.Contains(t, p.stdout.String(), strings.Repeat("name", 30), "nothing is cut without a terminal")
-}
-
-// Control characters in names and owners do not reach the terminal.
-func TestTables_oddText(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	s := newSession(t, client, "\x1b[2J\tevil\nowner")
-	_, err := s.Lock(bounded(t), "jobs/\x1b]0;title\a")
-	require.NoError(t, err)
-	for _, args := range [][]string{{"ls"}, {"get", "jobs/\x1b]0;title\a"}, {"lock", "--try", "jobs/\x1b]0;title\a", "--", "true"}} {
-		p := onTerminal(t, addr, 200, args...)
-		p.result(t)
-		require.NotContains(t, p.stdout.String(), "\x1b")
-		require.Contains(t, p.stdout.String(), "title")
-	}
+	require.Contains(t, p.stdout.String(), long, "nothing is cut without a terminal")
 }
 
 // A signal or a request for release continues a command that is stopped, as by Ctrl-Z: otherwise it would keep the lock
@@ -250,9 +245,8 @@ func TestLock_supervisesWhileStandardErrorBlocks(t *testing.T) {
 	require.NoError(t, err)
 	_, err = writer.Write(make([]byte, size))
 	require.NoError(t, err)
-	cmd := exec.CommandContext(bounded(t), program, "lock", "job", "--", "sh", "-c",
+	cmd := newCommand(t, at(addr), "lock", "job", "--", "sh", "-c",
 		`exec 2>/dev/null; trap 'touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
-	cmd.Env = append(append(os.Environ(), patiently...), "ETCDCTL_ENDPOINTS="+addr, "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = writer
 	require.NoError(t, cmd.Start())
 	require.NoError(t, writer.Close())

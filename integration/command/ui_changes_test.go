@@ -34,21 +34,11 @@ func (p *tab) showsTheSame(t *testing.T, client *clientv3.Client, name string) {
 	require.Fail(t, "the page is not live")
 }
 
-// contender is a key in the queue of a name, and its lease.
-type contender struct {
-	key   string
-	lease clientv3.LeaseID
-}
-
 // enter puts a key of a writer, a reader or the holder of a permit.
-func enter(t *testing.T, client *clientv3.Client, name string, kind int) contender {
+func enter(t *testing.T, client *clientv3.Client, name string, kind, n int) contender {
 	t.Helper()
-	granted, err := client.Grant(bounded(t), 3600)
-	require.NoError(t, err)
-	key := fmt.Sprintf([]string{"%s/%x-a", "%s/r%x-a", "%s/~slot/1/%x-of3-a"}[kind], name, int64(granted.ID))
-	_, err = client.Put(bounded(t), key, "host/"+hex(granted.ID), clientv3.WithLease(granted.ID))
-	require.NoError(t, err)
-	return contender{key, granted.ID}
+	form := [][2]string{{"/", "-a"}, {"/r", "-a"}, {"/~slot/1/", "-of3-a"}}[kind]
+	return contend(t, client, 3600, name+form[0], form[1], fmt.Sprint("host/", n))
 }
 
 // leave ends a hold or a wait: its lease ends, or somebody deletes the key.
@@ -84,7 +74,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			queue = slices.Delete(queue, i, i+1)
 			return
 		}
-		queue = append(queue, enter(t, client, name, chance.IntN(3)))
+		queue = append(queue, enter(t, client, name, chance.IntN(3), chance.IntN(1000)))
 	}
 	for n := range changes {
 		switch n {
@@ -106,10 +96,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			require.NoError(t, err)
 			second.Restore()
 		case 210, 240:
-			granted, err := client.Grant(bounded(t), 2) // a key as etcd's own packages write it, which expires
-			require.NoError(t, err)
-			_, err = client.Put(bounded(t), name+"/"+hex(granted.ID), "", clientv3.WithLease(granted.ID))
-			require.NoError(t, err)
+			contend(t, client, 2, name+"/", "", "") // a key as etcd's own packages write it, which expires
 		}
 		change()
 		p.showsTheSame(t, client, name)

@@ -140,10 +140,7 @@ func TestUI_showsAnyName(t *testing.T) {
 		`a/<script>window.hit = 1</script>`, `"><img src=x onerror="window.hit = 1">`, `' onmouseover='window.hit = 1`, `a%2f..%2f%00/%`, "../../etc",
 		"javascript:window.hit=1", "日本/ünïcode 🔒", "__proto__", "a&name=b#c=d?e+f", `\u{41}`, "hidden\u202eeman\u2066\t\u00a0", "constructor",
 	} {
-		granted, err := client.Grant(bounded(t), 3600)
-		require.NoError(t, err)
-		_, err = client.Put(bounded(t), name+"/"+hex(granted.ID)+"-a", name, clientv3.WithLease(granted.ID))
-		require.NoError(t, err)
+		contend(t, client, 3600, name+"/", "-a", name)
 		p.has(t, "#list", visible(name))
 		p.run(t, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`[...document.querySelectorAll("#list a")].find((a) => a.textContent === %s).click()`, quoted(t, visible(name)))))
 		p.await(t, `document.getElementById("name").textContent === `+quoted(t, visible(name)))
@@ -191,11 +188,7 @@ func TestUI_showsATimeline(t *testing.T) {
 	require.NoError(t, first.Unlock(bounded(t)))
 	p.has(t, "#log", "released")
 
-	granted, err := client.Grant(bounded(t), 7) // nobody renews it; ui sees that in time, whenever it reads the remaining time
-	require.NoError(t, err)
-	put, err := client.Put(bounded(t), name+"/"+hex(granted.ID)+"-a", "ledger@host-c/977", clientv3.WithLease(granted.ID))
-	require.NoError(t, err)
-	lost := put.Header.Revision
+	lost := contend(t, client, 7, name+"/", "-a", "ledger@host-c/977").rev // ui sees its end in time, whenever it reads the remaining time
 	waits := make(chan error, 1)
 	go func() { _, err := b.Lock(bounded(t), name); waits <- err }()
 	p.has(t, "#log", "lease expired")
@@ -241,22 +234,13 @@ func TestUI_showsATimeline(t *testing.T) {
 	p.await(t, `document.getElementById("trailerror").hidden`)
 }
 
-// The page is light or dark, as chosen, and fits a phone.
+// The page fits a phone.
 func TestUI_fits(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	stage(t, client)
 	_, page := startUI(t, addr)
 	p := open(t, page)
-	p.has(t, "#list", "jobs/nightly")
-	ground := func() string { return eval[string](t, p, `getComputedStyle(document.body).backgroundColor`) }
-	p.run(t, chromedp.Click("#theme"))
-	require.Equal(t, "rgb(246, 247, 249)", ground())
-	p.run(t, chromedp.Click("#theme"))
-	require.Equal(t, "rgb(15, 19, 24)", ground())
-	p.run(t, chromedp.Reload())
-	require.Equal(t, "rgb(15, 19, 24)", ground())
-
 	p.run(t, chromedp.EmulateViewport(390, 800))
 	p.has(t, "#list", "jobs/nightly")
 	seen := func() string {
@@ -274,7 +258,7 @@ func TestUI_fits(t *testing.T) {
 // takeScreenshot writes the picture in the README.
 func takeScreenshot(t *testing.T, p *tab) {
 	t.Helper()
-	p.run(t, chromedp.EmulateViewport(1280, 600), chromedp.Evaluate[chromedp.Void](`theme("light"); setup.etcd = ["127.0.0.1:2379"]; draw()`))
+	p.run(t, chromedp.EmulateViewport(1280, 600), chromedp.Evaluate[chromedp.Void](`document.documentElement.style.colorScheme = "light"; setup.etcd = ["127.0.0.1:2379"]; draw()`))
 	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile("../../docs/ui.png", png, 0o600))

@@ -144,10 +144,7 @@ func TestUI_survivesItsServer(t *testing.T) {
 func TestUI_restrictedUser(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	granted, err := client.Grant(bounded(t), 3600)
-	require.NoError(t, err)
-	_, err = client.Put(bounded(t), "jobs/nightly/"+hex(granted.ID), "host-a/1", clientv3.WithLease(granted.ID))
-	require.NoError(t, err)
+	contend(t, client, 3600, "jobs/nightly/", "", "host-a/1")
 	addUser(t, client, "eve", clientv3.PermissionType(clientv3.PermRead))
 	enableAuth(t, client)
 	_, page := startUI(t, addr, "--user", "eve:secret")
