@@ -1,9 +1,9 @@
 package history_test
 
 import (
-	"bytes"
 	"errors"
-	"strings"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,9 +11,10 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-func TestRecorder_writesWhatReadAllReads(t *testing.T) {
-	var file bytes.Buffer
-	r := history.NewRecorder(&file, history.NewClock(), 100)
+func TestRecorder_writesWhatReadFileReads(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "history"))
+	require.NoError(t, err)
+	r := history.NewRecorder(file, history.NewClock(), 100)
 	full := history.Event{
 		At: 1, Kind: history.Apply, Actor: "client 1/worker 2", Name: "n", Op: 2, Request: 3, Fault: 4, Token: 1<<60 + 1,
 		Outcome: history.Unknown, Error: "e", Verb: history.Write, Value: "v\n", Highest: 1<<60 + 2, Key: "k", Revision: 5,
@@ -24,9 +25,9 @@ func TestRecorder_writesWhatReadAllReads(t *testing.T) {
 	before := r.Now()
 	r.Record(history.Event{Kind: history.Live, Op: r.ID()})
 	after := r.Now()
-	require.NoError(t, r.Flush())
-	require.Equal(t, 2, strings.Count(file.String(), "\n"), "each event is a line")
-	events, err := history.ReadAll(&file)
+	require.NoError(t, r.To(nil))
+	require.NoError(t, file.Close())
+	events, err := history.ReadFile(file.Name())
 	require.NoError(t, err)
 	require.Len(t, events, 2)
 	require.Equal(t, full, events[0])
@@ -41,10 +42,9 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-func TestRecorder_Flush_returnsTheFirstError(t *testing.T) {
+func TestRecorder_To_returnsTheFirstError(t *testing.T) {
 	r := history.NewRecorder(full{}, history.NewClock(), 0)
 	r.Record(history.Event{Kind: history.Note})
-	require.ErrorIs(t, r.Flush(), errFull)
-	r.Record(history.Event{Kind: history.Note})
-	require.ErrorIs(t, r.Flush(), errFull)
+	require.ErrorIs(t, r.To(nil), errFull)
+	require.NoError(t, r.To(nil))
 }

@@ -33,24 +33,18 @@ func Scan(src io.Reader) iter.Seq2[Event, error] {
 	}
 }
 
-// ReadAll returns all events of a history, none if there is an error.
-func ReadAll(src io.Reader) ([]Event, error) {
-	var all []Event
-	for e, err := range Scan(src) {
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, e)
-	}
-	return all, nil
-}
-
-// ReadFile returns all events of the history in a file.
+// ReadFile returns all events of the history in a file, none if there is an error.
 func ReadFile(path string) (all []Event, err error) {
 	f, err := os.Open(filepath.Clean(path))
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return ReadAll(f)
+	for e, err := range Scan(f) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }

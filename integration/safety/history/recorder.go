@@ -1,7 +1,6 @@
 package history
 
 import (
-	"bufio"
 	"encoding/json"
 	"io"
 	"sync"
@@ -34,29 +33,27 @@ type Recorder struct {
 	Clock Clock
 
 	ids atomic.Int64
-	mu  sync.Mutex    // guards the fields below
-	out *bufio.Writer // nil: events are dropped
-	err error
+	mu  sync.Mutex // guards the fields below
+	out io.Writer  // nil: events are dropped
+	err error      // the first of out
 }
 
 // NewRecorder returns a recorder that writes to w, see [Recorder.To]. The numbers of [Recorder.ID] begin above first:
 // each process of a run has a range of its own.
 func NewRecorder(w io.Writer, clock Clock, first int64) *Recorder {
-	r := &Recorder{Clock: clock}
+	r := &Recorder{Clock: clock, out: w}
 	r.ids.Store(first)
-	r.To(w)
 	return r
 }
 
-// To makes the recorder write to w from now on. If w is nil, events are dropped. Events and errors that
-// [Recorder.Flush] has not passed on are lost. The caller closes w after Flush.
-func (r *Recorder) To(w io.Writer) {
+// To makes the recorder write to w from now on. If w is nil, events are dropped. To returns the first error of the
+// writer before.
+func (r *Recorder) To(w io.Writer) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.out, r.err = nil, nil
-	if w != nil {
-		r.out = bufio.NewWriter(w)
-	}
+	err = r.err
+	r.out, r.err = w, nil
+	return err
 }
 
 // ID returns a new number for an Op, a Request or a Fault.
@@ -65,7 +62,8 @@ func (r *Recorder) ID() int64 { return r.ids.Add(1) }
 // Now returns the present time, for the At of an event that is recorded later.
 func (r *Recorder) Now() time.Duration { return r.Clock.Now() }
 
-// Record adds an event. If its At is 0, Record sets it to the present time. Flush returns an error of the writer.
+// Record writes an event at once, so that little is lost when the process is killed. If the event's At is 0, Record
+// sets it to the present time.
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,14 +73,4 @@ func (r *Recorder) Record(e Event) {
 	if r.out != nil && r.err == nil {
 		r.err = json.NewEncoder(r.out).Encode(e)
 	}
-}
-
-// Flush writes the buffered events, and returns the first error of the writer.
-func (r *Recorder) Flush() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.out != nil && r.err == nil {
-		r.err = r.out.Flush()
-	}
-	return r.err
 }

@@ -22,7 +22,6 @@ import (
 // holderEnv is the environment variable that makes a process a client and contains its order.
 const holderEnv = "LEASEFENCE_SAFETY_HOLDER"
 
-// order is the configuration of a client's process.
 type order struct {
 	Name      string
 	Endpoints []string
@@ -44,19 +43,9 @@ func Serve() {
 	})
 }
 
-// outgoing writes each event to standard output at once, so that little is lost when the process is killed.
-type outgoing struct{ *history.Recorder }
-
-func (o outgoing) Record(e history.Event) {
-	o.Recorder.Record(e)
-	if o.Flush() != nil { // nobody reads
-		os.Exit(1)
-	}
-}
-
 // serve runs workers until the standard input ends. Then it drains them.
 func serve(o order) error {
-	log := outgoing{history.NewRecorder(os.Stdout, o.Clock, o.First)}
+	log := history.NewRecorder(os.Stdout, o.Clock, o.First) // if nobody reads, the process ends by SIGPIPE
 	out, err := newWriter(log, o.Resources, o.Seed)
 	if err != nil {
 		return err
@@ -152,7 +141,6 @@ func (b *berth) launch() (err error) {
 	return nil
 }
 
-// kill ends the process with SIGKILL.
 func (b *berth) kill() {
 	_ = b.Kill()
 	<-b.ended

@@ -41,20 +41,15 @@ func newTape(dir string) *tape {
 	}
 }
 
-// begin starts the file of a round.
 func (t *tape) begin(round int) (err error) {
 	if t.file, err = os.Create(filepath.Join(t.dir, fmt.Sprintf("history-%05d.jsonl", round))); err != nil {
 		return fmt.Errorf("mix: begin a history: %w", err)
 	}
-	t.To(t.file)
-	return nil
+	return t.To(t.file)
 }
 
-// end closes the file and reads what it has.
 func (t *tape) end() (all []history.Event, err error) {
-	err = t.Flush()
-	t.To(nil)
-	if err = errors.Join(err, t.file.Close()); err == nil {
+	if err = errors.Join(t.To(nil), t.file.Close()); err == nil {
 		all, err = history.ReadFile(t.file.Name())
 	}
 	return all, err
@@ -69,7 +64,6 @@ func (t *tape) Record(e history.Event) {
 	t.Recorder.Record(e)
 }
 
-// follow keeps track of who waits and who holds.
 func (t *tape) follow(e history.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +84,6 @@ func (t *tape) follow(e history.Event) {
 	t.wake()
 }
 
-// wake wakes the callers of held and waiting.
 func (t *tape) wake() {
 	close(t.changed)
 	t.changed = make(chan struct{})
@@ -118,7 +111,6 @@ func (t *tape) held(client string) (held []history.Event, changed <-chan struct{
 	return held, t.changed
 }
 
-// waiting describes the acquisitions that wait.
 func (t *tape) waiting() (waiters []string, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
