@@ -41,7 +41,6 @@ func dispatch(args []string, out io.Writer) error {
 	return errors.New("usage: safety run [flags] | check FILE | trace FILE")
 }
 
-// onHistory passes the events of a file on.
 func onHistory(path string, out io.Writer, do func([]history.Event, io.Writer) error) error {
 	events, err := history.ReadFile(path)
 	if err == nil && len(events) == 0 {
@@ -56,7 +55,6 @@ func onHistory(path string, out io.Writer, do func([]history.Event, io.Writer) e
 	return nil
 }
 
-// checkHistory prints what all checkers find in a history.
 func checkHistory(events []history.Event, out io.Writer) error {
 	report := check.Check(events)
 	err := report.Print(out)

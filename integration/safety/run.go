@@ -16,7 +16,6 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
-// runMix is the command "run".
 func runMix(args []string, out io.Writer) (err error) {
 	opts := mix.Options{Progress: out}
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)

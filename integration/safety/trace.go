@@ -19,7 +19,6 @@ func trace(events []history.Event, out io.Writer) error {
 	return json.NewEncoder(out).Encode(map[string]any{"traceEvents": t.out})
 }
 
-// traced is an event of that format.
 type traced struct {
 	Name    string  `json:"name"`
 	Phase   string  `json:"ph"` // "B" and "E": an interval begins and ends; "i": a moment; "M": the name of a process or a thread
@@ -29,7 +28,6 @@ type traced struct {
 	Args    any     `json:"args,omitempty"`
 }
 
-// tracer turns a history into traced events.
 type tracer struct {
 	out   []traced
 	rows  map[string]int       // numbers of processes and threads, by name

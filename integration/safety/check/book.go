@@ -33,7 +33,6 @@ type book struct {
 	watch     watch
 }
 
-// acquisition has the events of one Op.
 type acquisition struct {
 	enter, grant, giveUp, lastLive, lastAsked, lost, release, released *history.Event
 
@@ -45,7 +44,6 @@ type acquisition struct {
 	shares bool           // it holds, as a reader, a node above the one that was asked for
 }
 
-// request has the events of one Request.
 type request struct {
 	send, answer *history.Event
 	applied      []*history.Event // including refusals
@@ -58,7 +56,6 @@ type resource struct {
 	control bool // it does not look at tokens
 }
 
-// disturbance is one fault.
 type disturbance struct {
 	begin, end *history.Event
 
@@ -176,7 +173,6 @@ func (c *checker) newBook(events []history.Event) *book {
 		case history.Fault:
 			faults[e.Fault] = &disturbance{begin: e}
 			b.faults = append(b.faults, faults[e.Fault])
-			c.report.Faults[e.Name]++
 		case history.Heal:
 			if faults[e.Fault] == nil {
 				c.malformed("fault %d heals but did not begin", e.Fault)
@@ -322,6 +318,9 @@ func (c *checker) countBook(b *book, events int) {
 		if a.lost != nil && (a.release == nil || a.lost.At < a.release.At) {
 			n["lost: "+reasonIn(a.lost.Error).String()]++
 		}
+	}
+	for _, f := range b.faults {
+		n["fault: "+f.begin.Name]++
 	}
 	c.count("events", events)
 	for _, what := range slices.Sorted(maps.Keys(n)) {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +31,6 @@ type Report struct {
 	More       int      // violations beyond the first 20 of each checker and invariant
 	Malformed  []string // why no run can have written this history; at most 20 reasons
 	Counts     []Count
-	Faults     map[string]int // how often each fault was on, by name
 }
 
 // Lines of Counts, or what they begin with.
@@ -47,6 +44,7 @@ const (
 	RefusedReaders    = AllRefused + ", of readers"
 	refusedOthers     = AllRefused + ", claims and reads of writers"
 	Unknown           = "requests of unknown outcome"
+	Deadlines         = "handles compared with the deadlines of their leases"
 	ControlStale      = "stale updates of unfenced controls"
 	PeerOverlaps      = "holders of etcd's own mutex, the control, at the next one's grant"
 )
@@ -67,9 +65,6 @@ func (r *Report) Print(w io.Writer) (err error) {
 	line := func(format string, args ...any) { _, err = fmt.Fprintf(w, format+"\n", args...) }
 	for _, c := range r.Counts {
 		line("%9d %s", c.N, c.What)
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Faults)) {
-		line("%9d fault: %s", r.Faults[name], name)
 	}
 	line("violations: %d", len(r.Violations)+r.More)
 	for _, text := range r.Malformed {
@@ -126,7 +121,6 @@ func (c *checker) atResources() {
 	c.requestOutcomes()
 }
 
-// checker is one call of Check or Resources.
 type checker struct {
 	ttl    time.Duration // the longest that was granted; 0: not known, so waiting times and deadlines are not judged
 	report Report
@@ -137,7 +131,6 @@ type checker struct {
 
 func newChecker(events []history.Event) *checker {
 	c := &checker{kept: map[string]int{}}
-	c.report.Faults = map[string]int{}
 	c.book = c.newBook(events)
 	return c
 }

@@ -31,7 +31,7 @@ func (c *checker) deadlines() {
 		}
 		c.bad("I3", a.name(), show(a.grant, live, a.lost), "the handle of token %d was live %v after its deadline, %v", a.token(), live.At-end, end)
 	}
-	c.count("handles compared with the deadlines of their leases", looked)
+	c.count(Deadlines, looked)
 }
 
 // leaseEnds returns the deadlines of leases. A deadline counts from the send time of the last renewal that was answered

@@ -1,22 +1,4 @@
-// Package check decides whether a history keeps the invariants of the safety suite.
-//
-// # Invariants
-//
-//	I1  No resource accepts a token that is lower than a token that it accepted earlier. Readers do not refuse each
-//	    other, and what a reader has read does not change while its token is accepted.
-//	I2  The tokens of a name increase. Each is the create revision of a key that was first in its queue, or of a
-//	    reader's key with no writer ahead of it. A set has such a key in each of its queues. A node of a tree also has
-//	    one, as a reader, in the queues of the nodes above. A slot's key took the place of the first waiter for a
-//	    permit, or is older than all waiters.
-//	I3  The intervals in which handles of one name are live do not intersect, except those of readers. A semaphore has
-//	    at most as many live handles as permits. A handle that has ended stays ended, and it ends by its deadline. Do
-//	    and Run release after their function has returned.
-//	I4  Sets and counters at a fenced resource lose no acknowledged update.
-//	I5  A request is applied at most once, and not at all if its answer says so.
-//	I6  Nobody deletes the key of an acquisition that is live or waits.
-//	I7  Without faults, waiters are served within 2 × TTL + 3 s and in order, and no reader waits for readers. At the
-//	    end no key is left.
-//	I8  I3 holds for elections. Observers never see a lower token after a higher one, and miss no leader.
+// Package check decides whether a history keeps the invariants I1 to I8 of the safety suite, which docs/safety.md lists.
 //
 // # How each is checked
 //

@@ -60,7 +60,6 @@ func (c *checker) progress() {
 	c.count("ms that one of them waited at most while nobody held the name and no fault was on", int(longest.Milliseconds()))
 }
 
-// served returns when a's wait was over.
 func (a *acquisition) served() time.Duration {
 	if a.grant != nil {
 		return a.grant.At

@@ -58,7 +58,6 @@ func (c *checker) requestOutcomes() {
 	c.count("requests applied but not recorded by their sender", unsent)
 }
 
-// updates reports whether a verb changes what the resource holds.
 func updates(v history.Verb) bool {
 	return v == history.Write || v == history.Add || v == history.Increment
 }

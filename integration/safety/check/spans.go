@@ -29,7 +29,6 @@ func (s spans) spare(from, to time.Duration) (longest time.Duration) {
 	return max(longest, to-from)
 }
 
-// union returns the times that are in any of the intervals.
 func union(all ...spans) (merged spans) {
 	sorted := slices.Concat(all...)
 	slices.SortFunc(sorted, func(x, y span) int { return cmp.Compare(x.from, y.from) })

@@ -11,7 +11,6 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// watch is what the watch of the key space saw.
 type watch struct {
 	keys    map[keyAt]*key
 	all     []*key // in the order of creation
@@ -59,7 +58,6 @@ type line struct {
 // slotDir stands between the name of a semaphore and the number of a slot.
 const slotDir = "/~slot/"
 
-// line returns the queue with that prefix.
 func (w *watch) line(queue string) *line {
 	l := w.lines[queue]
 	if l == nil {
