@@ -28,7 +28,6 @@ func (s *strike) worker(c *client, what string) *worker {
 // idle is the work of a holder that only wants the lock.
 func idle(int64, *held) {}
 
-// burst has two clients take many locks at the same time.
 func burst(s *strike) bool {
 	two := slices.Clone(s.clients)
 	s.rng.Shuffle(len(two), func(i, j int) { two[i], two[j] = two[j], two[i] })

@@ -30,7 +30,6 @@ type held struct {
 	proclaim func(context.Context, string) error // nil: it is no leadership
 }
 
-// handle is a handle of the library or of a stock mutex.
 type handle[T any] interface {
 	Token() T
 	Context() context.Context
@@ -38,7 +37,6 @@ type handle[T any] interface {
 	Unlock(ctx context.Context) error
 }
 
-// heldBy returns what a handle holds.
 func heldBy[T ~int64, H handle[T]](h H, err error) (*held, error) {
 	if err != nil {
 		return nil, err
@@ -72,7 +70,6 @@ type locker struct {
 	do        func(context.Context, function) error
 }
 
-// function is what runs under the lock.
 type function func(context.Context, fence.Token) error
 
 func exclusive(s *lease.Session, name string) locker {
@@ -137,7 +134,6 @@ func candidate(s *lease.Session, name string, opts election.Options, successor s
 	}
 }
 
-// leader is the handle of a leader.
 type leader struct {
 	*election.Leadership
 	successor string
@@ -158,16 +154,21 @@ func (l leader) Unlock(ctx context.Context) error {
 	return err
 }
 
-// stock is etcd's own mutex, as etcdctl lock uses it, on a session of its own.
-func stock(c *client, name string) locker {
+// stock is etcd's own mutex on a session of its own, which life ends at the latest. live returns nil while the mutex
+// counts as held.
+func stock(life context.Context, c *client, name string, live func(*mutex) error) locker {
 	return locker{
 		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},
 		lock: func(ctx context.Context) (*held, error) {
-			s, err := concurrency.NewSession(c.etcd, concurrency.WithTTL(int(ttl/time.Second)), concurrency.WithContext(ctx))
+			granted, err := c.etcd.Grant(ctx, int64(ttl/time.Second))
 			if err != nil {
 				return nil, err
 			}
-			m := &mutex{Mutex: concurrency.NewMutex(s, name), session: s, etcd: c.etcd}
+			s, err := concurrency.NewSession(c.etcd, concurrency.WithLease(granted.ID), concurrency.WithContext(life))
+			if err != nil {
+				return nil, err
+			}
+			m := &mutex{Mutex: concurrency.NewMutex(s, name), session: s, etcd: c.etcd, live: live}
 			if err = m.Lock(ctx); err == nil {
 				m.key = m.Mutex.Key()
 				m.token, err = m.created(ctx)
@@ -180,17 +181,19 @@ func stock(c *client, name string) locker {
 	}
 }
 
-// mutex is the handle of etcd's own mutex. It has no deadline: it is live if its key exists.
+// mutex is the handle of etcd's own mutex, which has no deadline.
 type mutex struct {
 	*concurrency.Mutex
 	session *concurrency.Session
 	etcd    *clientv3.Client
+	live    func(*mutex) error
 	key     string // a copy, since Mutex.Unlock overwrites its own while Err may be running
 	token   fence.Token
 }
 
 func (m *mutex) Key() string        { return m.key }
 func (m *mutex) Token() fence.Token { return m.token }
+func (m *mutex) Err() error         { return m.live(m) }
 
 // Context is never done: etcd's mutex does not report a loss.
 func (m *mutex) Context() context.Context { return context.Background() }
@@ -206,8 +209,7 @@ func (m *mutex) created(ctx context.Context) (fence.Token, error) {
 	return fence.Token(resp.Kvs[0].CreateRevision), nil
 }
 
-// Err asks whether the key exists.
-func (m *mutex) Err() error {
+func (m *mutex) hasKey() error {
 	token, err := m.created(m.session.Ctx())
 	if err == nil && token != m.token {
 		err = fmt.Errorf("the key was created at %d", token)

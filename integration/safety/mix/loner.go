@@ -86,13 +86,11 @@ func (s *strike) awaitEnd(all []*loner) {
 	}
 }
 
-// leave releases the lock.
 func (l *loner) leave() {
 	l.stop()
 	<-l.closed
 }
 
-// expired reports whether the handle was lost at its deadline.
 func (l *loner) expired() bool {
 	lost, ok := errors.AsType[*lease.LostError](context.Cause(l.ctx))
 	return ok && lost.Reason == lease.ReasonDeadlinePassed

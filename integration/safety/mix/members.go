@@ -129,7 +129,6 @@ func isolateLeader(s *strike, leader *etcdproc.Process, _ uint64) bool {
 	return s.cluster.Rejoin(leader) == nil && hit
 }
 
-// loseQuorum pauses two members of three.
 func loseQuorum(s *strike) bool {
 	members := slices.Clone(s.cluster.Members)
 	s.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
@@ -176,13 +175,15 @@ func killMember(s *strike, m *etcdproc.Process) bool {
 	return restart(s, m, m.Settings())
 }
 
-// restart starts a member again, also after the round or the run has ended. A fault that leaves a member down is not
-// healed.
+// restart starts a member again, also after the round or the run has ended. It complains if the member stays down.
 func restart(s *strike, m *etcdproc.Process, as etcdproc.Settings) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
 	defer cancel()
-	s.down = m.Reset(ctx, as) != nil
-	return !s.down
+	err := m.Reset(ctx, as)
+	if err != nil {
+		s.round.complain("end", "a member has not started again: %v", err)
+	}
+	return err == nil
 }
 
 func rollingRestart(s *strike) bool {

@@ -11,7 +11,6 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// kind is a kind of fault.
 type kind struct {
 	name string
 	// strike begins the fault, lets it last and heals it. If the context ends, it heals the fault early. It reports
@@ -42,7 +41,6 @@ func classes() []class {
 	}
 }
 
-// allKinds are the names of all kinds of faults.
 func allKinds() (names []string) {
 	for _, c := range classes() {
 		for _, k := range c.kinds {
@@ -52,7 +50,6 @@ func allKinds() (names []string) {
 	return slices.Compact(names)
 }
 
-// nemesis injects the faults of a run.
 type nemesis struct {
 	*run
 	life      context.Context //nolint:containedctx // of the run, which outlives the rounds
@@ -119,7 +116,6 @@ func (n *nemesis) rage(ctx context.Context, r *round) {
 	n.wg.Wait()
 }
 
-// strike is one fault.
 type strike struct {
 	*nemesis
 	ctx      context.Context //nolint:containedctx // of the round
@@ -127,7 +123,6 @@ type strike struct {
 	kind     string
 	begun    history.Event // zero: it has not begun
 	revision int64         // for the heal event
-	down     bool          // a member did not start again
 }
 
 // begin records the fault, right before it begins.
@@ -136,9 +131,9 @@ func (s *strike) begin(target string) {
 	s.tape.Record(s.begun)
 }
 
-// heal records that the fault is healed, if it is, and counts it.
+// heal records that the fault is healed, and counts it.
 func (s *strike) heal(hit bool) {
-	if e := s.begun; e.Fault != 0 && !s.down {
+	if e := s.begun; e.Fault != 0 {
 		e.Kind, e.Revision = history.Heal, s.revision
 		s.tape.Record(e)
 	}

@@ -66,7 +66,6 @@ func connected(before, _ traffic) bool    { return before.connections > 0 }
 func waiting(_, after traffic) bool       { return after.waiting > 0 }
 func received(before, after traffic) bool { return after.received > before.received }
 
-// onProxies changes proxies for a while.
 func (s *strike) onProxies(proxies []*faults.Proxy, do func(*faults.Proxy), met measure) bool {
 	before := trafficOf(proxies)
 	for _, p := range proxies {

@@ -19,7 +19,6 @@ var takings = []struct {
 	take func(s *strike, key string) bool
 }{{history.OperatorRevokes, revoke}, {history.OperatorDeletes, remove}, {history.OperatorOverwrites, overwrite}}
 
-// operatorFaults take a lock from a random holder.
 func operatorFaults() []kind {
 	var kinds []kind
 	for _, t := range takings {
@@ -45,7 +44,6 @@ func (s *strike) taken(take func(*strike, string) bool, key string, token fence.
 	return key != "" && take(s, key)
 }
 
-// revoke revokes the lease that a key names.
 func revoke(s *strike, key string) bool {
 	text, _, _ := strings.Cut(strings.TrimPrefix(key[strings.LastIndexByte(key, '/')+1:], "r"), "-") // a reader's begins with r
 	id, err := strconv.ParseInt(text, 16, 64)
@@ -59,7 +57,6 @@ func revoke(s *strike, key string) bool {
 	})
 }
 
-// remove deletes a key.
 func remove(s *strike, key string) bool {
 	s.begin(key)
 	return s.asks(func(ctx context.Context) error { return s.write(ctx, key, clientv3.OpDelete(key)) })

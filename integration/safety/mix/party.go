@@ -38,7 +38,6 @@ func (p *party) open(ctx context.Context, era uint16) (err error) {
 	return err
 }
 
-// start starts the party's witnesses.
 func (p *party) start(wg *sync.WaitGroup, work func(*witness)) {
 	for i := range witnesses {
 		w := p.witness(i)
@@ -53,7 +52,6 @@ func (p *party) witness(i int) *witness {
 	}}
 }
 
-// newcomers starts the clients that come after the restore.
 func (r *restoration) newcomers(ctx context.Context) (parties []*party, err error) {
 	for i := range newcomers {
 		c, err := r.newClient(ctx, userOf(ofNewcomer, i), false)
@@ -68,7 +66,6 @@ func (r *restoration) newcomers(ctx context.Context) (parties []*party, err erro
 	return parties, nil
 }
 
-// closeSessions closes the sessions of these parties.
 func (r *restoration) closeSessions(ctx context.Context, parties []*party) {
 	var wg sync.WaitGroup
 	for _, p := range parties {

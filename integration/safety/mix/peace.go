@@ -100,7 +100,6 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	}
 }
 
-// callers is the number of callers in standTogether.
 const callers = 18
 
 // standTogether starts callers one after the other while the first of them holds its lock. kind returns each caller's
@@ -122,7 +121,6 @@ func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, lo
 	})
 }
 
-// readInTurn lets readers and writers wait for one lock.
 func (r *round) readInTurn(ctx context.Context) {
 	name := r.names.own("read")
 	r.standTogether(ctx, func(i int) (*client, locker) {
@@ -148,7 +146,7 @@ func (r *round) mingle(ctx context.Context) {
 		case 4:
 			return c, reader(c.current(), name)
 		case 5:
-			return c, stock(c, name)
+			return c, stock(ctx, c, name, (*mutex).hasKey)
 		case 6:
 			return c, exclusive(c.current(), other)
 		}
@@ -165,7 +163,7 @@ func (r *round) permitInTurn(ctx context.Context) {
 		case 0:
 			return c, exclusive(c.current(), name)
 		case 4:
-			return c, stock(c, name)
+			return c, stock(ctx, c, name, (*mutex).hasKey)
 		}
 		return c, ofSemaphore(c.current(), name)
 	})

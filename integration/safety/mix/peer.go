@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/client/v3/concurrency"
-
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -34,26 +32,12 @@ func (s *strike) peers(c *client) (holder *loner, end func()) {
 func (s *strike) newPeer(w *worker, c *client, name string, patience time.Duration) *loner {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
-	granted, err := c.etcd.Grant(ctx, int64(ttl/time.Second))
-	var session *concurrency.Session
-	if err == nil {
-		session, err = concurrency.NewSession(c.etcd, concurrency.WithLease(granted.ID), concurrency.WithContext(s.life))
-	}
-	if err != nil {
-		return nil
-	}
-	m := concurrency.NewMutex(session, name)
-	live := func() error {
-		if closed(session.Done()) {
+	w.log = s.tape.Recorder // nobody waits for the peer, and no fault takes its mutex
+	k := stock(s.life, c, name, func(m *mutex) error {
+		if closed(m.session.Done()) {
 			return lease.ErrLost
 		}
 		return nil
-	}
-	w.log = s.tape.Recorder // nobody waits for the peer, and no fault takes its mutex
-	return s.alone(ctx, w, "", locker{
-		session: c.current(), enter: history.Event{Name: name, Verb: history.Mutex},
-		lock: func(ctx context.Context) (*held, error) {
-			return &held{ctx: context.Background(), unlock: m.Unlock, err: live}, m.Lock(ctx)
-		},
-	}, func(context.Context) error { return session.Close() })
+	})
+	return s.alone(ctx, w, "", k, func(context.Context) error { return nil }) // Unlock ends the session
 }

@@ -41,7 +41,6 @@ func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	}
 }
 
-// stopHolder pauses a process for longer than its lease lives.
 func stopHolder(s *strike, b *berth) bool {
 	hit := b.Signal(syscall.SIGSTOP) == nil
 	s.last(inTTL+200, inTTL+2000)
@@ -61,7 +60,6 @@ func stopWithAnswer(s *strike, b *berth) bool {
 	return hit
 }
 
-// killHolder kills a process, and starts the next one in its berth.
 func killHolder(s *strike, b *berth) bool {
 	b.kill()
 	s.tape.forget(b.holder)

@@ -33,6 +33,14 @@ func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
 	r.complainUnserved(r.tape.Now()+ttl+1, "asked when the cluster is fast again")
 	requireComplaint(t, r, "I7", "fast again")
 
+	r.report.Violations = nil
+	require.True(t, r.excused.Load())
+	require.Equal(t, 2, r.report.Counts[excused])
+	r.tape.Clock -= history.Clock(time.Minute) // a minute later
+	r.pulse.last.Store(int64(r.tape.Now() - served - 1))
+	r.complainUnserved(asked, "excused for as long as a caller may wait")
+	requireComplaint(t, r, "I7", "excused for as long")
+
 	events, err := r.tape.end()
 	require.NoError(t, err)
 	require.NotEmpty(t, events)

@@ -59,13 +59,11 @@ type renewalStream struct {
 	sent atomic.Int64 // when the latest renewal was sent
 }
 
-// SendMsg sends a renewal.
 func (s *renewalStream) SendMsg(msg any) error {
 	s.sent.Store(int64(s.log.Now()))
 	return s.ClientStream.SendMsg(msg)
 }
 
-// RecvMsg records the renewal when it is answered.
 func (s *renewalStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
 	if answer, ok := msg.(*etcdserverpb.LeaseKeepAliveResponse); ok && err == nil && answer.TTL > 0 {

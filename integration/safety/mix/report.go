@@ -25,6 +25,7 @@ const (
 	permitsTaken  = "permits"
 	staleReads    = "stale requests of readers refused"
 	staleByReader = "stale writes refused after a reader's claim"
+	deadlines     = "handles compared with their deadlines"
 	expiries      = "lease expiries"
 	leaderChanges = "leader changes"
 	staleAuth     = "requests whose auth token had expired"
@@ -69,13 +70,14 @@ var tallies = map[string][]string{
 	writes:       {check.Accepted},
 	refused:      {check.Refused},
 	staleReads:   {check.RefusedReaders},
+	deadlines:    {check.Deadlines},
 	unknown:      {check.Unknown},
 }
 
 // floors are the least figures, so that a run cannot pass by doing nothing.
 var floors = map[string]int{
 	faultsMet: 250, acquisitions: 10000, writes: 10000, refused: 100, readLocks: 100, sets: 50, trees: 50, permitsTaken: 50,
-	staleReads: 5, staleByReader: 5, expiries: 50, leaderChanges: 10, staleAuth: 50, controlStale: 1, peerOverlaps: 1, calmRounds: 1,
+	staleReads: 5, staleByReader: 5, deadlines: 1000, expiries: 50, leaderChanges: 10, staleAuth: 50, controlStale: 1, peerOverlaps: 1, calmRounds: 1,
 	restoredBack: 1, restoredLive: 1, restoredEnded: 1, restoredTold: 1, restoredWhy: 1, restoredStale: 1, restoredAfter: 1,
 }
 
@@ -108,7 +110,6 @@ func newReport(seed uint64) *Report {
 	return &Report{Seed: seed, Counts: map[string]int{}, Faults: map[string]Struck{}}
 }
 
-// count adds to a figure, and most raises it to n.
 func (r *Report) count(what string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +125,6 @@ func (r *Report) most(what string, n int) {
 // longest raises a figure that is a time.
 func (r *Report) longest(what string, d time.Duration) { r.most(what, int(d.Milliseconds())) }
 
-// strike counts a fault.
 func (r *Report) strike(kind string, hit bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,14 +164,12 @@ func (r *Report) violate(round int, invariant, format string, args ...any) {
 	r.Violations = append(r.Violations, Violation{invariant, round, fmt.Sprintf(format, args...)})
 }
 
-// violations returns how many there are.
 func (r *Report) violations() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.Violations) + r.More
 }
 
-// line returns the totals until now.
 func (r *Report) line() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

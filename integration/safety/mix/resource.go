@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/leasefence/leasefence/fence"
@@ -17,8 +16,10 @@ import (
 )
 
 // store serves the resources of a round over HTTP. Beside each is an unfenced control, which gets the same writes and
-// accepts all of them.
+// accepts all of them. Its Close waits for the requests that it has received.
 type store struct {
+	*httptest.Server
+
 	log      record
 	guard    fence.Guard
 	database *database        // of the resource that is in a database; nil: none is
@@ -27,7 +28,6 @@ type store struct {
 	check    bool             // whether tokens are checked; false: sabotage
 }
 
-// item is a resource.
 type item struct {
 	form form
 	sql  bool // it is in the database
@@ -48,8 +48,11 @@ func newStore(log record, n names, d *database, check bool) (*store, error) {
 		return nil, err
 	}
 	s.inner = middleware(http.HandlerFunc(s.apply))
+	s.Server = httptest.NewServer(s)
 	return s, nil
 }
+
+func (s *store) addr() string { return s.Listener.Addr().String() }
 
 // ServeHTTP records that the control accepts a request, and then passes it to the fenced resource.
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -148,7 +151,6 @@ func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// request is a request to a resource.
 type request struct {
 	name  string
 	id    int64
@@ -175,29 +177,4 @@ func (it *item) read() string {
 		return cmp.Or(it.value, "0")
 	}
 	return it.value
-}
-
-// resources is the server of the present round's store.
-type resources struct {
-	*httptest.Server
-
-	store atomic.Pointer[store] // nil between rounds
-}
-
-func serveResources() *resources {
-	r := &resources{}
-	r.Server = httptest.NewServer(r)
-	return r
-}
-
-func (r *resources) addr() string { return r.Listener.Addr().String() }
-
-// ServeHTTP passes a request on to the present store.
-func (r *resources) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	s := r.store.Load()
-	if s == nil {
-		http.Error(w, "no round", http.StatusServiceUnavailable)
-		return
-	}
-	s.ServeHTTP(w, req)
 }

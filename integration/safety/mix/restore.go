@@ -49,7 +49,6 @@ func (r *restoration) wrong(format string, args ...any) {
 	r.report.violate(r.number, "I9", format, args...)
 }
 
-// restore runs the restoration.
 func (run *run) restore(life context.Context) error {
 	run.endWatch() // revisions start again, so it would miss changes
 	ctx, cancel := context.WithTimeout(life, 3*time.Minute)
@@ -69,9 +68,8 @@ func (run *run) restore(life context.Context) error {
 	if r.store, err = newStore(run.tape, n, nil, !run.opts.Unfenced); err != nil {
 		return err
 	}
-	run.resources.store.Store(r.store)
-	defer run.resources.store.Store(nil)
-	if r.out, err = newWriter(run.tape, run.resources.addr(), run.opts.Seed); err != nil {
+	defer r.store.Close()
+	if r.out, err = newWriter(run.tape, r.store.addr(), run.opts.Seed); err != nil {
 		return err
 	}
 	defer r.out.close()

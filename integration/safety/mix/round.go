@@ -21,6 +21,7 @@ type round struct {
 	*run
 	number   int
 	names    names
+	store    *store
 	out      *writer
 	pulse    *pulse
 	excused  atomic.Bool // a complaint was, since the cluster was slow
@@ -60,12 +61,11 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	}
 	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	seed := run.opts.Seed + uint64(number)<<16
-	s, err := newStore(run.tape, r.names, run.database, !run.opts.Unfenced)
-	if err == nil {
-		run.resources.store.Store(s)
-		r.out, err = newWriter(run.tape, run.resources.addr(), seed)
+	var err error
+	if r.store, err = newStore(run.tape, r.names, run.database, !run.opts.Unfenced); err != nil {
+		return nil, err
 	}
-	if err != nil {
+	if r.out, err = newWriter(run.tape, r.store.addr(), seed); err != nil {
 		return nil, err
 	}
 	r.pulse = run.startPulse(ctx, false)
@@ -169,7 +169,7 @@ func (r *round) settle(ctx context.Context) {
 	if err := r.watch.catchUp(catching); err != nil {
 		r.complain("end", "%v", err)
 	}
-	r.resources.store.Store(nil)
+	r.store.Close()
 }
 
 // awaitServed checks that every waiter is served within the bound, as I7 says. If the cluster is slow meanwhile, the

@@ -27,27 +27,25 @@ import (
 // adopter is the number of the client whose sessions adopt leases that the client has granted itself.
 const adopter = 1
 
-// run is a run of the mix.
 type run struct {
-	opts      Options
-	report    *Report
-	tape      *tape
-	secured   *secured
-	cluster   *etcdproc.Cluster
-	etcd      *clientv3.Client   // straight to the members
-	members   []*clientv3.Client // straight to one each
-	scaffold  scaffold
-	watch     *keyWatch
-	endWatch  context.CancelFunc
-	monitor   *monitor
-	resources *resources
-	database  *database
-	clients   []*client
-	links     []*link // of the clients that are processes of their own
-	nemesis   *nemesis
-	rounds    int    // that were run
-	heap      uint64 // after the third round
-	routines  int    // after the third round
+	opts     Options
+	report   *Report
+	tape     *tape
+	secured  *secured
+	cluster  *etcdproc.Cluster
+	etcd     *clientv3.Client   // straight to the members
+	members  []*clientv3.Client // straight to one each
+	scaffold scaffold
+	watch    *keyWatch
+	endWatch context.CancelFunc
+	monitor  *monitor
+	database *database
+	clients  []*client
+	links    []*link // of the clients that are processes of their own
+	nemesis  *nemesis
+	rounds   int    // that were run
+	heap     uint64 // after the third round
+	routines int    // after the third round
 }
 
 // Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and checked as usual.
@@ -106,8 +104,6 @@ func (r *run) mix(ctx context.Context) (err error) {
 	wg.Go(func() { r.watch.run(watching) })
 	wg.Go(func() { r.monitor.run(life, endpoints) })
 	wg.Go(func() { r.heartbeat(life) })
-	r.resources = serveResources()
-	defer r.resources.Close()
 	if r.database, err = openDatabase(ctx, data); err != nil {
 		return err
 	}
@@ -147,7 +143,6 @@ func newMonitor(etcd *clientv3.Client, report *Report, config *tls.Config) *moni
 	}
 }
 
-// users returns the users of all clients.
 func (r *run) users() (users []string) {
 	for kind, all := range map[string]int{ofClient: r.opts.clients(), ofHolder: r.opts.holders(), ofNewcomer: newcomers} {
 		for n := range all {
@@ -157,7 +152,6 @@ func (r *run) users() (users []string) {
 	return users
 }
 
-// goesOn reports whether to start the round with that number.
 func (r *run) goesOn(number int) bool {
 	now := r.tape.Now()
 	switch {
@@ -172,7 +166,6 @@ func (r *run) goesOn(number int) bool {
 	return slices.ContainsFunc(r.report.Missed(), func(m string) bool { return !strings.HasPrefix(m, restored) })
 }
 
-// round runs one round and checks its history.
 func (r *run) round(ctx, life context.Context, number int) error {
 	before := r.report.violations()
 	round, err := r.newRound(life, number)

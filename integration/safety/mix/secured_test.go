@@ -2,7 +2,6 @@ package mix
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -10,7 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
-	"github.com/leasefence/leasefence/lease"
 )
 
 // struck returns a fault and the client that it is aimed at.
@@ -42,30 +40,4 @@ func TestDispossess_hitsIfTheClientGotThatError(t *testing.T) {
 			require.Equal(t, 1, s.report.Counts[staleAuth])
 		})
 	}
-}
-
-// A request without an answer may be applied after it was undone.
-func TestDispossess_undoesTwiceAfterALostAnswer(t *testing.T) {
-	s, c := struck(t)
-	given := 0
-	require.False(t, s.dispossess(c, rpctypes.ErrAuthFailed, func(context.Context, string) error {
-		c.id.refused.count(rpctypes.ErrAuthFailed)
-		return errors.New("no answer")
-	}, func(context.Context, string) error {
-		given++
-		return nil
-	}))
-	require.Equal(t, 2, given)
-}
-
-// A process that was paused may ask before its timers run.
-func TestScoped_checksTheClock(t *testing.T) {
-	require.ErrorIs(t, scoped(t.Context(), overdue{})(), lease.ErrLost)
-}
-
-// overdue is a session whose deadline has passed.
-type overdue struct{}
-
-func (overdue) Status() lease.Status {
-	return lease.Status{State: lease.StateLost, Err: &lease.LostError{Reason: lease.ReasonDeadlinePassed}}
 }

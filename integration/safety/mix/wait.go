@@ -7,17 +7,14 @@ import (
 	"time"
 )
 
-// pick returns a random element.
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
 func millis(rng *rand.Rand, from, to int) time.Duration {
 	return time.Duration(from+rng.IntN(to-from)) * time.Millisecond
 }
 
-// sleep returns early if ctx ends.
 func sleep(ctx context.Context, d time.Duration) { pause(ctx.Done(), d) }
 
-// pause returns early if the channel is closed.
 func pause(end <-chan struct{}, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -67,7 +67,6 @@ func (k *keyWatch) event(e *clientv3.Event) {
 	}
 }
 
-// live returns the leases that have keys.
 func (k *keyWatch) live() map[int64]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,7 +77,6 @@ func (k *keyWatch) live() map[int64]bool {
 	return live
 }
 
-// created returns the keys that were created at that revision.
 func (k *keyWatch) created(revision int64) (keys []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// fate is the outcome of a turn.
 type fate int
 
 const (

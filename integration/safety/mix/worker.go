@@ -57,7 +57,6 @@ func (c *crew) start(workers int, seed uint64) {
 
 func (c *crew) drained() bool { return closed(c.draining) }
 
-// pause returns early if the crew drains.
 func (c *crew) pause(d time.Duration) { pause(c.draining, d) }
 
 func (w *worker) run() {
@@ -70,10 +69,8 @@ func (w *worker) run() {
 	}
 }
 
-// some returns a random number of milliseconds.
 func (w *worker) some(from, to int) time.Duration { return millis(w.rng, from, to) }
 
-// turn acquires something, holds it for a while and releases it.
 func (w *worker) turn() {
 	s, what := w.session(), w.rng.IntN(14)
 	switch {
@@ -218,7 +215,7 @@ func (w *worker) do(k locker) {
 
 // scoped returns the Err of a function that runs under Do. It asks the session first, which checks the clock: in a
 // process that has just woken up, the context's timer may not have run yet.
-func scoped(ctx context.Context, session interface{ Status() lease.Status }) func() error {
+func scoped(ctx context.Context, session *lease.Session) func() error {
 	return func() error {
 		if st := session.Status(); st.State == lease.StateLost {
 			return st.Err
