@@ -121,7 +121,7 @@ func TestCandidates(t *testing.T) {
 	})
 }
 
-// reads are the functions that read once.
+// reads are the functions that read, Observe until its first leader.
 var reads = map[string]func(ctx context.Context, client *clientv3.Client, name string) error{
 	"Current": func(ctx context.Context, client *clientv3.Client, name string) error {
 		_, err := election.Current(ctx, client, name)
@@ -130,6 +130,12 @@ var reads = map[string]func(ctx context.Context, client *clientv3.Client, name s
 	"Candidates": func(ctx context.Context, client *clientv3.Client, name string) error {
 		_, err := election.Candidates(ctx, client, name)
 		return err
+	},
+	"Observe": func(ctx context.Context, client *clientv3.Client, name string) error {
+		for _, err := range election.Observe(ctx, client, name) {
+			return err
+		}
+		return context.Cause(ctx)
 	},
 }
 
@@ -166,28 +172,14 @@ func TestReads_end(t *testing.T) {
 			s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
 			err := read(t.Context(), s.c.Client, "n")
 			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-			require.ErrorContains(t, err, `of "n": `)
+			require.ErrorContains(t, err, ` "n": `)
 
 			require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
-			require.ErrorContains(t, read(t.Context(), s.c.Client, ""), "election: name is empty")
-			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" ends`)
+			require.EqualError(t, read(t.Context(), s.c.Client, ""), "election: name is empty, want 1 to 2048 bytes")
+			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" ends with "/"`)
 			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 2049)), "election: name has 2049 bytes")
 			_ = s.c.Close()
 			require.ErrorContains(t, read(t.Context(), s.c.Client, "n"), "client is closed")
-		})
-	}
-}
-
-// Under any prefix of a session the leader is found by its full name.
-func TestReads_anyPrefix(t *testing.T) {
-	for _, full := range []string{"/n", "//jobs//n", strings.Repeat("p", 1024) + strings.Repeat("n", 1024)} {
-		inBubble(t, full[:2], func(t *testing.T) {
-			s := newStage(t)
-			lease := s.grant(t)
-			l := s.put(t, keyOf(full, lease, ""), "me", lease)
-			got, err := election.Current(t.Context(), s.c.Client, full)
-			require.NoError(t, err)
-			require.Equal(t, l, got)
 		})
 	}
 }

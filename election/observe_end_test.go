@@ -9,35 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
-
-func TestObserve_refusesBadInput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		for _, tt := range []struct {
-			client *clientv3.Client
-			name   string
-			want   string
-		}{
-			{nil, "n", "election: client is nil, want an etcd client"},
-			{s.c.Client, "", "election: name is empty, want 1 to 2048 bytes"},
-			{s.c.Client, "n/", `election: name "n/" ends with "/"`},
-		} {
-			times := 0
-			for l, err := range election.Observe(t.Context(), tt.client, tt.name) {
-				require.EqualError(t, err, tt.want)
-				require.Zero(t, l)
-				times++
-			}
-			require.Equal(t, 1, times)
-		}
-		require.Empty(t, s.c.Calls(fakeetcd.Any))
-	})
-}
 
 // An error that a retry cannot help ends the iteration, is yielded once, and does not end later observers.
 func TestObserve_endsWithAFinalError(t *testing.T) {
@@ -68,7 +43,6 @@ func TestObserve_endsWithAFinalError(t *testing.T) {
 		a.sees(t, l)
 		_ = s.c.Close()
 		require.ErrorContains(t, a.ended(t), `election: observe "n": the etcd client is closed`)
-		require.Error(t, observe(t, s.c, "n").ended(t))
 	})
 }
 
