@@ -163,14 +163,19 @@ type reign struct {
 }
 
 // reigns returns the reigns in the server's history, in their order.
-func reigns(t *testing.T, srv *fakeetcd.Server) []reign {
-	t.Helper()
-	const last = "x/nested/last"
-	srv.Put(last, "")
+func reigns(srv *fakeetcd.Server) []reign {
 	var list []reign
 	keys := make(map[string]*mvccpb.KeyValue)
-	rev := int64(0)
-	look := func() {
+	history := srv.History("x/")
+	for i, c := range history {
+		if c.Put {
+			keys[string(c.Kv.Key)] = c.Kv
+		} else {
+			delete(keys, string(c.Kv.Key))
+		}
+		if i+1 < len(history) && history[i+1].Rev == c.Rev {
+			continue // all changes of one revision happen at once
+		}
 		var first *mvccpb.KeyValue
 		for _, kv := range keys {
 			if queue.Contends("x/", kv) && (first == nil || kv.CreateRevision < first.CreateRevision) {
@@ -185,28 +190,7 @@ func reigns(t *testing.T, srv *fakeetcd.Server) []reign {
 			list[n-1].value = string(first.Value)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for resp := range srv.NewClient(t.Context()).Watch(ctx, "x/", clientv3.WithPrefix(), clientv3.WithRev(1)) {
-		require.NoError(t, resp.Err())
-		for _, ev := range resp.Events {
-			if ev.Kv.ModRevision != rev { // all events of one revision happened at once
-				look()
-				rev = ev.Kv.ModRevision
-			}
-			if ev.Type == clientv3.EventTypeDelete {
-				delete(keys, string(ev.Kv.Key))
-				continue
-			}
-			keys[string(ev.Kv.Key)] = ev.Kv
-			if string(ev.Kv.Key) == last {
-				srv.Delete(last)
-				return list
-			}
-		}
-	}
-	require.FailNow(t, "the watch has ended")
-	return nil
+	return list
 }
 
 // requireReigns checks the order of the leaders, by their last values, and that tokens grew.
@@ -214,7 +198,7 @@ func requireReigns(t *testing.T, srv *fakeetcd.Server, want ...string) {
 	t.Helper()
 	var got []string
 	token := int64(0)
-	for _, r := range reigns(t, srv) {
+	for _, r := range reigns(srv) {
 		require.Greater(t, r.token, token)
 		token = r.token
 		got = append(got, r.value)

@@ -1,7 +1,6 @@
 package election_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -134,35 +133,6 @@ func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 		require.NoError(t, next.won(t).Resign(t.Context()))
 		requireReigns(t, srv, "a", "z")
 	})
-}
-
-// A refusal of etcd is not retried. If etcd refuses the end of a leadership, its context has ended all the same.
-func TestLeadership_refused(t *testing.T) {
-	for name, tc := range map[string]struct {
-		method fakeetcd.Method
-		match  func(fakeetcd.Call) bool
-		do     func(context.Context, *election.Leadership) error
-		ended  bool
-	}{
-		"proclaiming": {fakeetcd.Txn, writes, func(ctx context.Context, l *election.Leadership) error { return l.Proclaim(ctx, "v") }, false},
-		"looking":     {fakeetcd.Get, nil, func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, false},
-		"leaving":     {fakeetcd.Txn, leaves, func(ctx context.Context, l *election.Leadership) error { return l.Transfer(ctx, "c") }, true},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			s := newTrio(t)
-			restore := s.p[0].c.Inject(tc.method, fakeetcd.Fault{Match: tc.match, Err: rpctypes.ErrGRPCPermissionDenied})
-			began := time.Now()
-			require.ErrorIs(t, tc.do(t.Context(), s.leader), rpctypes.ErrPermissionDenied)
-			require.Equal(t, began, time.Now())
-			restore()
-			if tc.ended {
-				require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
-				return
-			}
-			require.NoError(t, s.leader.Err())
-			requireOrder(t, s.leader, s.waiting[1], s.waiting[2])
-		})
-	}
 }
 
 // To ask for the leadership, a candidate writes the key of a leader of lower priority, and no other key. A late request
