@@ -42,18 +42,6 @@ func TestLeadership_stepsDownWhenAsked(t *testing.T) {
 	})
 }
 
-// A leader that has not seen the request sees it when it writes its key.
-func TestLeadership_stepsDownWhenAsked_whileItProclaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		l := p.leads(t, election.Options{Value: "one"})
-		p.release(t) // there is no watch yet
-		require.ErrorIs(t, l.Proclaim(t.Context(), "two"), lease.ErrAskedToRelease)
-		require.Equal(t, lease.ErrAskedToRelease, l.Err())
-		require.NoError(t, l.Resign(t.Context()))
-	})
-}
-
 // A request to release reaches the leader even if the leader proclaims a value between the request's read and its
 // write.
 func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {

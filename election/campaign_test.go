@@ -7,31 +7,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// Candidates lead in the order in which they came, also candidates of one session. All of them stand in etcd's queue,
-// where others see them.
-func TestCampaign_order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p, q := newProcess(t, srv, lease.Options{Owner: "p"}), newProcess(t, srv, lease.Options{Owner: "q"})
-		leader := p.leads(t, election.Options{})
-		var waiting []*candidate
-		for _, by := range []*process{p, p, q, p, q} {
-			waiting = append(waiting, by.waits(t, election.Options{}))
-		}
-		require.Equal(t, []string{"p", "p", "p", "q", "p", "q"}, values(srv), "the session's owner is the default")
-		requireOrder(t, leader, waiting...)
-		require.Empty(t, srv.Keys(""))
-		requireReigns(t, srv, "p", "p", "p", "q", "p", "q")
-	})
-}
 
 // The handle agrees with the server, and does not depend on the context of the campaign.
 func TestCampaign_leadership(t *testing.T) {
@@ -63,17 +43,6 @@ func TestCampaign_leadership(t *testing.T) {
 		held, err := p.c.Txn(t.Context()).If(l.IsOwner()).Commit()
 		require.NoError(t, err)
 		require.True(t, held.Succeeded)
-
-		below, cancel := context.WithCancel(l.Context())
-		defer cancel()
-		token, ok := fence.FromContext(below)
-		require.True(t, ok)
-		require.Equal(t, l.Token(), token)
-		got, ok := election.FromContext(below)
-		require.True(t, ok)
-		require.Same(t, l, got)
-		_, ok = election.FromContext(t.Context())
-		require.False(t, ok)
 	})
 }
 
@@ -113,7 +82,7 @@ func TestCampaign_givesUp(t *testing.T) {
 
 // A waiting candidate that loses its place returns at once and leaves the queue, unless its key was deleted.
 func TestCampaign_lostWhileWaiting(t *testing.T) {
-	for name, loss := range lossesAndClose {
+	for name, loss := range losses {
 		if loss.reason == lease.ReasonKeyDeleted {
 			continue // the candidate enters again
 		}
@@ -129,21 +98,6 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 			require.Equal(t, []string{"a"}, values(srv))
 		})
 	}
-}
-
-// A candidate that cannot ask the leader to hand over waits for its end.
-func TestCampaign_mayNotAsk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
-		lower := newProcess(t, srv, lease.Options{}).waits(t, election.Options{})
-		p := newProcess(t, srv, lease.Options{})
-		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: asks, Err: rpctypes.ErrGRPCPermissionDenied})
-		c := p.campaign(t.Context(), election.Options{Priority: 1})
-		time.Sleep(time.Minute)
-		require.NoError(t, leader.Err())
-		requireOrder(t, leader, lower, c)
-	})
 }
 
 // A waiting candidate whose key is deleted enters again, once and at the end, whatever happens to its request.

@@ -52,21 +52,6 @@ func requireIll(t *testing.T, h *election.Health, want ...string) {
 	}
 }
 
-func TestHealth_leaderIsSound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHealth(t)
-		l := newProcess(t, newServer(t), lease.Options{}).leads(t, election.Options{Health: h})
-		for range 1000 {
-			time.Sleep(time.Second)
-			requireWell(t, h)
-		}
-		require.NoError(t, l.Resign(t.Context()))
-		requireWell(t, h)
-		time.Sleep(time.Hour)
-		requireWell(t, h)
-	})
-}
-
 // A process that only waits is always healthy: a restart would help nobody.
 func TestHealth_followerIsAlwaysWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,49 +16,36 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Campaign and Run refuse bad input with the same error, which names the field, the value and the legal range. Nothing
-// is sent.
-func TestCampaign_refusesBadInput(t *testing.T) {
-	for name, tc := range map[string]struct {
-		noSession  bool
-		name, want string
-	}{
-		"no session": {noSession: true, name: "x", want: "election: session is nil, want a lease.Session"},
-		"no name":    {name: "", want: "election: name is empty, want 1 to 1024 bytes"},
-		"name":       {name: "a//b", want: `election: name "a//b" contains "//"`},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
-			n := len(p.c.Calls(fakeetcd.Any))
-			session := p.s
-			if tc.noSession {
-				session = nil
-			}
-			l, err := election.Campaign(t.Context(), session, tc.name, election.Options{})
-			require.EqualError(t, err, tc.want)
-			require.Nil(t, l)
-			err = election.Run(t.Context(), session, tc.name, election.Options{}, func(context.Context, fence.Token) error {
-				panic("lead was called")
-			})
-			require.EqualError(t, err, tc.want)
-			require.Len(t, p.c.Calls(fakeetcd.Any), n)
-		})
-	}
-}
-
+// Campaign and Run refuse bad input with an error that names the field, the value and the legal range. Nothing is sent.
 func TestRun_refusesBadInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, newServer(t), lease.Options{})
 		n := len(p.c.Calls(fakeetcd.Any))
 		lead := func(context.Context, fence.Token) error { panic("lead was called") }
-		require.EqualError(t, election.Run(t.Context(), p.s, "x", election.Options{}, nil), "election: lead is nil, want a function")
+		run := func(s *lease.Session, name string, options ...election.RunOption) error {
+			return election.Run(t.Context(), s, name, election.Options{}, lead, options...)
+		}
+		for want, refused := range map[string]struct {
+			s    *lease.Session
+			name string
+		}{
+			"election: session is nil, want a lease.Session": {nil, "x"},
+			"election: name is empty, want 1 to 1024 bytes":  {p.s, ""},
+			`election: name "a//b" contains "//"`:            {p.s, "a//b"},
+		} {
+			l, err := election.Campaign(t.Context(), refused.s, refused.name, election.Options{})
+			require.EqualError(t, err, want)
+			require.Nil(t, l)
+			require.EqualError(t, run(refused.s, refused.name), want)
+		}
 		for want, option := range map[string]election.RunOption{
 			"election: option 2 of 2 is nil, want a RunOption":            nil,
 			"election: WithStopTimeout is -1s, want 0 (for ever) or more": election.WithStopTimeout(-time.Second, nil),
 		} {
-			err := election.Run(t.Context(), p.s, "x", election.Options{}, lead, election.WithRejoin(), option)
-			require.EqualError(t, err, want)
+			require.EqualError(t, run(p.s, "x", election.WithRejoin(), option), want)
 		}
+		lead = nil
+		require.EqualError(t, run(p.s, "x"), "election: lead is nil, want a function")
 		require.Len(t, p.c.Calls(fakeetcd.Any), n)
 	})
 }

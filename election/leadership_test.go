@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,7 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -21,7 +21,12 @@ import (
 // After a loss a leader sends nothing more. Each call returns the reason of the loss, Resign only once. The next leader
 // has a larger token.
 func TestLeadership_lost(t *testing.T) {
-	for name, loss := range lossesAndClose {
+	all := maps.Clone(losses)
+	all["session closed"] = loss{func(t *testing.T, p *process, _ string) {
+		t.Helper()
+		require.NoError(t, p.s.Close(t.Context()))
+	}, lease.ReasonSessionClosed}
+	for name, loss := range all {
 		inBubble(t, name, func(t *testing.T) {
 			srv := newServer(t)
 			p := newProcess(t, srv, lease.Options{})
@@ -97,32 +102,6 @@ func TestLeadership_Proclaim_isNoRequestToHandOver(t *testing.T) {
 	})
 }
 
-// A Proclaim is no loss to the guard of the key, whether the guard sees it by its watch, when it begins to watch, or
-// when it reads again.
-func TestLeadership_Proclaim_isNoLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		l := p.leads(t, election.Options{})
-		require.NoError(t, l.Proclaim(t.Context(), "before the watch"))
-		time.Sleep(time.Second)
-		require.NoError(t, l.Proclaim(t.Context(), "watched"))
-		time.Sleep(time.Second)
-		for range 3 {
-			p.c.BreakWatches(fakeetcd.ErrUnavailable)
-			p.c.Cut()
-			require.ErrorIs(t, l.Proclaim(timeout(t, time.Second, errEnough), "cut"), errEnough)
-			require.NoError(t, p.srv.Compact(p.srv.Put("other", "")))
-			p.c.Restore()
-			require.NoError(t, l.Proclaim(t.Context(), "seen by a read"))
-			time.Sleep(5 * time.Second)
-			require.NoError(t, l.Err())
-		}
-		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
-		synctest.Wait()
-		requireLost(t, l.Err(), lease.ReasonLeaseGone)
-	})
-}
-
 // The late request of a Proclaim that has given up arrives before or after another Proclaim, and does not undo it.
 func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
 	for name, arrives := range map[string]time.Duration{
@@ -177,6 +156,7 @@ func TestLeadership_Proclaim_saysWhatIsUnknown(t *testing.T) {
 			err := l.Proclaim(timeout(t, time.Second, errEnough), "new")
 			require.ErrorIs(t, err, tc.want)
 			require.Equal(t, tc.unknown, strings.HasSuffix(err.Error(), "; the value may be the new one"), "%v", err)
+			require.Equal(t, tc.asked, l.Err() != nil)
 			now, err := election.Current(t.Context(), other.c.Client, "x")
 			require.NoError(t, err)
 			require.Equal(t, tc.value, now.Value)
@@ -228,38 +208,6 @@ func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
 		}
 		require.Len(t, slices.DeleteFunc(p.c.Calls(fakeetcd.Txn), func(c fakeetcd.Call) bool { return !writes(c) }), 1+3)
 		require.NotEqual(t, second.took, third.took)
-	})
-}
-
-// Under Run the key stays until lead has returned, but Proclaim does not write it after Resign.
-func TestLeadership_Proclaim_resignedUnderRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		lead := func(ctx context.Context, _ fence.Token) error {
-			l, ok := election.FromContext(ctx)
-			require.True(t, ok)
-			require.NoError(t, l.Resign(ctx))
-			require.ErrorIs(t, l.Proclaim(context.WithoutCancel(ctx), "new"), election.ErrResigned)
-			require.Equal(t, []string{"v"}, values(p.srv))
-			return nil
-		}
-		require.NoError(t, election.Run(t.Context(), p.s, "x", election.Options{Value: "v"}, lead))
-	})
-}
-
-// A Proclaim without an answer ends with the leadership, and its late request changes nothing.
-func TestLeadership_Proclaim_endsWithALoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		l := p.leads(t, election.Options{Value: "a"})
-		began := time.Now()
-		p.c.Cut()
-		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "b") })
-		requireLost(t, proclaims.result(t), lease.ReasonDeadlinePassed)
-		require.Equal(t, untilLost, time.Since(began))
-		p.c.Restore()
-		time.Sleep(time.Hour)
-		require.Empty(t, p.srv.Keys(""))
 	})
 }
 

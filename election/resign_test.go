@@ -62,23 +62,6 @@ func TestLeadership_Resign_duringAProclaim(t *testing.T) {
 	}
 }
 
-// If Resign is called while Proclaim finds out why the key is gone, Proclaim returns ErrResigned, and Resign the loss.
-func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		l := p.leads(t, election.Options{})
-		require.True(t, p.srv.Delete(l.Key()))
-		restore := p.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
-		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
-		proclaims.requirePending(t)
-		restore()
-		requireLost(t, l.Resign(t.Context()), lease.ReasonKeyDeleted)
-		err := proclaims.result(t)
-		require.ErrorIs(t, err, election.ErrResigned)
-		require.NotErrorIs(t, err, lease.ErrLost)
-	})
-}
-
 // Resign and Transfer accept the leadership's own context, which they end, or a context derived from it. The release is
 // then bounded.
 func TestLeadership_Resign_onItsOwnContext(t *testing.T) {

@@ -10,12 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
-
-func nothing(context.Context, fence.Token) error { return nil }
 
 // endings are ways in which lead's context ends.
 var endings = map[string]struct {
@@ -113,32 +110,28 @@ func (p *process) closes(ctx context.Context) <-chan error {
 }
 
 func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
-	for name, own := range map[string]error{"nil": nil, "an error": errMine} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
-			r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
-			c := r.leads(t)
-			next := other.waits(t, election.Options{})
-			closed := p.closes(t.Context())
-			require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
-			requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
-			time.Sleep(time.Hour)
-			synctest.Wait()
-			require.Empty(t, closed, "Close waits for lead")
-			r.requireIdle(t)
-			next.requireWaiting(t)
-			require.Contains(t, p.keys(), c.key())
+	synctest.Test(t, func(t *testing.T) {
+		p, other := newPair(t)
+		r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
+		c := r.leads(t)
+		next := other.waits(t, election.Options{})
+		closed := p.closes(t.Context())
+		require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
+		requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, closed, "Close waits for lead")
+		r.requireIdle(t)
+		next.requireWaiting(t)
+		require.Contains(t, p.keys(), c.key())
 
-			c.returns <- own
-			err := r.returned(t)
-			require.ErrorIs(t, err, lease.ErrClosed)
-			if own != nil {
-				require.ErrorIs(t, err, own)
-			}
-			require.NoError(t, <-closed)
-			next.won(t)
-		})
-	}
+		c.returns <- errMine
+		err := r.returned(t)
+		require.ErrorIs(t, err, lease.ErrClosed)
+		require.ErrorIs(t, err, errMine)
+		require.NoError(t, <-closed)
+		next.won(t)
+	})
 }
 
 // If the session is closed while Run releases the key, the end of the lease deletes the key.
@@ -153,16 +146,6 @@ func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
 		require.NoError(t, <-p.closes(t.Context()))
 		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
 		require.Empty(t, p.keys())
-	})
-}
-
-func TestRun_sessionHasBeenClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		require.NoError(t, p.s.Close(t.Context()))
-		err := election.Run(t.Context(), p.s, "x", election.Options{}, nothing)
-		require.ErrorIs(t, err, lease.ErrClosed)
-		require.NotErrorIs(t, err, lease.ErrLost, "there was no leadership to lose")
 	})
 }
 

@@ -2,7 +2,6 @@ package election_test
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -30,15 +29,6 @@ var losses = map[string]loss{
 	"key overwritten": {func(_ *testing.T, p *process, key string) { p.srv.Put(key, "") }, lease.ReasonKeyOverwritten},
 	"cut off":         {func(_ *testing.T, p *process, _ string) { p.c.Cut() }, lease.ReasonDeadlinePassed},
 }
-
-var lossesAndClose = func() map[string]loss {
-	all := maps.Clone(losses)
-	all["session closed"] = loss{func(t *testing.T, p *process, _ string) {
-		t.Helper()
-		require.NoError(t, p.s.Close(t.Context()))
-	}, lease.ReasonSessionClosed}
-	return all
-}()
 
 func (c *term) key() string {
 	l, _ := election.FromContext(c.ctx)
@@ -157,6 +147,7 @@ func resigns(t *testing.T, c *term) {
 	c.requireCause(t, election.ErrResigned)
 	require.ErrorIs(t, l.Err(), election.ErrResigned)
 	require.NoError(t, l.Resign(t.Context()), "again")
+	require.ErrorIs(t, l.Proclaim(t.Context(), "new"), election.ErrResigned)
 }
 
 // If the release finds that the leadership was lost before lead returned, Run reports the loss.
@@ -177,25 +168,19 @@ func TestRun_findsALossWhenItReleases(t *testing.T) {
 
 // If the lease is lost during the release, Run does not campaign again: lead has done its work.
 func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
-	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{TTL: 5 * time.Second})
-			r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
-			c := r.leads(t)
-			time.Sleep(1300 * time.Millisecond) // before the first renewal, whose jitter is up to a fifth
-			p.c.Cut()
-			c.returns <- returns
-			time.Sleep(time.Minute)
-			p.c.Restore()
-			time.Sleep(time.Minute)
-			err := r.returned(t)
-			require.ErrorContains(t, err, "the key will be deleted in the background")
-			if returns != nil {
-				require.ErrorIs(t, err, returns)
-			}
-			require.Empty(t, p.keys())
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{TTL: 5 * time.Second})
+		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
+		c := r.leads(t)
+		time.Sleep(1300 * time.Millisecond) // before the first renewal, whose jitter is up to a fifth
+		p.c.Cut()
+		c.returns <- nil
+		time.Sleep(time.Minute)
+		p.c.Restore()
+		time.Sleep(time.Minute)
+		require.ErrorContains(t, r.returned(t), "the key will be deleted in the background")
+		require.Empty(t, p.keys())
+	})
 }
 
 // If the lease is lost after lead has resigned and before it returns, Run does not campaign again. It returns the loss,

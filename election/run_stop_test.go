@@ -57,16 +57,6 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 	}
 }
 
-func TestRun_contextHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errMine)
-		require.ErrorIs(t, election.Run(ctx, p.s, "x", election.Options{}, nothing), errMine)
-		require.Empty(t, p.c.Calls(fakeetcd.Txn))
-	})
-}
-
 // Run returns ctx's cause, and lead's own error unless that error repeats the end of its context.
 func TestRun_contextEndsWhileItLeads(t *testing.T) {
 	own := errors.New("its own")
