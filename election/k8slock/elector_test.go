@@ -155,29 +155,6 @@ func TestElector_aCandidateDoesNotWaitForALeaderLongDead(t *testing.T) {
 	})
 }
 
-func TestElector_stopsBeforeAnotherLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		for i := range 20 {
-			leader, others := first(start(t, srv), start(t, srv))
-			time.Sleep(leaseDuration + time.Duration(i)*retryPeriod/20) // anywhere between two renewals
-			leader.c.Cut()
-			cut := time.Now()
-			next, _ := first(others...)
-			require.NotEmpty(t, leader.stopped, "the first leader must have stopped")
-			require.Error(t, leader.work.Err())
-			require.LessOrEqual(t, (<-leader.stopped).Sub(cut), renewDeadline+retryPeriod+timeout)
-			require.Greater(t, next.token, leader.token)
-			leader.c.Restore()
-			leader.end()
-			require.NoError(t, next.work.Err(), "the first leader's release leaves the next one alone")
-			next.end()
-			next.requireNoTenure(t)
-			time.Sleep(leaseDuration)
-		}
-	})
-}
-
 // With durations that keep the rule in the package's documentation, OnStoppedLeading is called before another candidate
 // can lead, even if the calls of a release are not answered.
 func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
@@ -225,26 +202,6 @@ func TestElector_theWorkEndsInTimeWhateverTheDurations(t *testing.T) {
 		require.Greater(t, b.token, a.token)
 		a.end()
 		b.end()
-	})
-}
-
-// An elector whose record was deleted steps down before it can lead again.
-func TestElector_stepsDownWhenItsRecordWasDeleted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader, _ := first(start(t, srv))
-		time.Sleep(time.Second)
-		srv.Delete(key)
-		<-leader.work.Done()
-		requireLost(leader.work, t)
-		<-leader.ran
-		require.Len(t, leader.stopped, 1)
-
-		before := leader.token
-		leader.run(t) // with the same Lock
-		first(leader)
-		require.Greater(t, leader.token, before)
-		leader.end()
 	})
 }
 

@@ -43,16 +43,6 @@ func TestNew_refusesBadInput(t *testing.T) {
 	}
 }
 
-func TestNew_identitiesDiffer(t *testing.T) {
-	client := clientv3.NewCtxClient(t.Context())
-	a, err := k8slock.New(client, "a", k8slock.Options{})
-	require.NoError(t, err)
-	b, err := k8slock.New(client, "a", k8slock.Options{})
-	require.NoError(t, err)
-	require.NotEqual(t, a.Identity(), b.Identity())
-	require.Equal(t, "/k8slock/a", a.Describe())
-}
-
 func TestOptions_takeEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

@@ -72,42 +72,6 @@ func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 	})
 }
 
-// A renewal of the lease alone does not move the deadline: other candidates go by changes of the record.
-func TestLock_renewalsOfTheLeaseAloneDoNotCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		began := time.Now()
-		work := a.begins(t)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable})
-		ctx, done := t.Context(), make(chan struct{})
-		go func() {
-			defer close(done)
-			for work.Err() == nil {
-				_ = a.Update(ctx, a.leaderRecord())
-				time.Sleep(time.Second)
-			}
-		}()
-		<-work.Done()
-		require.Equal(t, leaseDuration-margin, time.Since(began))
-		<-done
-		require.NotEmpty(t, a.srv.Keys(key))
-	})
-}
-
-// An answer that arrives after the deadline does not revive the tenure.
-func TestLock_lateAnswerIsNoSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		work := a.begins(t)
-		time.Sleep(leaseDuration - margin - 400*time.Millisecond)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 410 * time.Millisecond, Times: 1})
-		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), k8slock.ErrLost)
-		requireLost(work, t)
-		require.Equal(t, a.Identity(), a.get(t).HolderIdentity, "the candidate can still release its record")
-		require.NoError(t, a.Update(t.Context(), released()))
-	})
-}
-
 // If the record is deleted and the next call is a Create, the tenure before it ends.
 func TestLock_createAfterAnUnseenLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,17 +108,6 @@ func TestLock_leaseGoesInTheMiddleOfARenewal(t *testing.T) {
 		require.True(t, apierrors.IsNotFound(err))
 		requireLost(work, t)
 		require.Empty(t, a.srv.Keys(key))
-	})
-}
-
-// If the lease is revoked between its grant and the write of the record, the acquisition fails.
-func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(a.srv.Leases()[0].ID) })
-		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
-		a.requireNoTenure(t)
 	})
 }
 

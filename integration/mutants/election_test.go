@@ -74,7 +74,7 @@ var electionMutants = []mutant{
 		file: "election/k8slock/write.go",
 		old:  "case release && !l.ours:",
 		new:  "case release && !l.ours && t == nil:",
-		by:   killer{inK8slock, "TestLock_releaseLeavesTheSuccessorAlone_whileItsLeaseLives", `require.Error(t, a.Update(t.Context(), released()))`},
+		by:   killer{inK8slock, "TestLock_releaseLeavesTheSuccessorAlone", `require.Error(t, err)`},
 	},
 	{
 		name: "k8slock: replaces a record without a comparison",
