@@ -98,7 +98,7 @@ func play(t *testing.T, f fault, scenario func(*world, *actor), kind string, nth
 		scenario(w, w.subject)
 		w.tasks.Wait()
 		if w.subject.s != nil {
-			w.probe("a")
+			w.probe()
 		}
 		for _, a := range w.actors {
 			a.close()

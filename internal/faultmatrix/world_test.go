@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -55,8 +54,9 @@ type actor struct {
 	c *fakeetcd.Client
 	s *lease.Session
 
-	mu    sync.Mutex // guards the field below
-	calls map[*context.CancelCauseFunc]struct{}
+	mu    sync.Mutex      // guards the fields below
+	calls context.Context //nolint:containedctx // of all calls under way
+	end   context.CancelCauseFunc
 }
 
 func newWorld(t *testing.T, f fault) *world {
@@ -89,7 +89,9 @@ func (w *world) aim(kind string, nth int) {
 }
 
 func (w *world) actor() *actor {
-	return &actor{w: w, c: w.srv.NewClient(w.t.Context()), calls: make(map[*context.CancelCauseFunc]struct{})}
+	a := &actor{w: w, c: w.srv.NewClient(w.t.Context())}
+	a.calls, a.end = context.WithCancelCause(context.Background())
+	return a
 }
 
 // rival is a process that the fault does not hit.
@@ -138,20 +140,14 @@ func (a *actor) close() {
 
 // call makes a call with a time limit, which giveUp may end.
 func (a *actor) call(what string, do func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(context.Background()) // an outer call may have ended
-	defer cancel(nil)
-	timer := time.AfterFunc(bound, func() { cancel(errBound) })
-	defer timer.Stop()
 	a.mu.Lock()
-	a.calls[&cancel] = struct{}{}
+	ctx, cancel := context.WithCancelCause(a.calls)
 	a.mu.Unlock()
+	defer cancel(nil)
+	defer time.AfterFunc(bound, func() { cancel(errBound) }).Stop()
 	began := time.Now()
 	err := do(ctx)
-	took := time.Since(began)
-	a.mu.Lock()
-	delete(a.calls, &cancel)
-	a.mu.Unlock()
-	if took > bound {
+	if took := time.Since(began); took > bound {
 		a.w.fail("%s took %v", what, took)
 	}
 	return err
@@ -160,11 +156,9 @@ func (a *actor) call(what string, do func(context.Context) error) error {
 // giveUp ends the contexts of all calls under way.
 func (a *actor) giveUp() {
 	a.mu.Lock()
-	calls := slices.Collect(maps.Keys(a.calls))
-	a.mu.Unlock()
-	for _, cancel := range calls {
-		(*cancel)(errGaveUp)
-	}
+	defer a.mu.Unlock()
+	a.end(errGaveUp)
+	a.calls, a.end = context.WithCancelCause(context.Background())
 }
 
 // untilDone repeats a call after failures that the fault may cause.
