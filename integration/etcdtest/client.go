@@ -15,11 +15,6 @@ import (
 // ClientOption changes the configuration of a client.
 type ClientOption func(cfg *clientv3.Config)
 
-// Via connects a client to the given endpoints instead of the server's own, for instance to a proxy.
-func Via(endpoints ...string) ClientOption {
-	return func(cfg *clientv3.Config) { cfg.Endpoints = endpoints }
-}
-
 // Dial adds options to the client's connection, for instance interceptors.
 func Dial(opts ...grpc.DialOption) ClientOption {
 	return func(cfg *clientv3.Config) { cfg.DialOptions = append(cfg.DialOptions, opts...) }

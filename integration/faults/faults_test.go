@@ -3,14 +3,10 @@ package faults_test
 import (
 	"context"
 	"fmt"
-	"net"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -20,14 +16,6 @@ import (
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
-
-// intercepted starts a server and returns a client whose messages go through the interceptor.
-func intercepted(t *testing.T) (*etcdtest.Server, *clientv3.Client, *faults.Interceptor) {
-	t.Helper()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	in := faults.NewInterceptor(t)
-	return srv, srv.Client(t, etcdtest.Dial(in.DialOptions()...)), in
-}
 
 // What each fault does to a request: the caller's answer, and how often the server has executed the request when the
 // caller gets it, and in the end.
@@ -46,7 +34,8 @@ func TestInterceptor(t *testing.T) {
 		t.Run(fmt.Sprint(fault), func(t *testing.T) {
 			t.Parallel()
 			const delay = 2 * time.Second
-			srv, client, in := intercepted(t)
+			srv, in := etcdtest.Start(t, etcdtest.Options{}), faults.NewInterceptor(t)
+			client := srv.Client(t, etcdtest.Dial(in.DialOptions()...))
 			executed := func() int {
 				n := 0
 				for _, kv := range srv.KeyValues(t, "key") {
@@ -68,52 +57,4 @@ func TestInterceptor(t *testing.T) {
 			require.Equal(t, 1, in.Sent(faults.Put))
 		})
 	}
-}
-
-func TestInterceptor_silentLoss(t *testing.T) {
-	_, client, in := intercepted(t)
-	grant, err := client.Grant(rig.Bounded(t), 60)
-	require.NoError(t, err)
-	for answers, fault := range []faults.Fault{faults.LoseRequest, faults.LoseAnswer} {
-		lost := in.Inject(t, faults.Rule{Fault: fault, Method: faults.LeaseKeepAlive, Times: 1, Silent: true})
-		ctx, cancel := context.WithCancel(rig.Bounded(t))
-		go func() {
-			<-lost.Hit()
-			cancel()
-		}()
-		_, err = client.KeepAliveOnce(ctx, grant.ID)
-		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, answers, in.Answered(faults.LeaseKeepAlive))
-	}
-}
-
-func TestInterceptor_brokenStream(t *testing.T) {
-	_, client, in := intercepted(t)
-	in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive})
-	stream, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseKeepAlive(rig.Bounded(t))
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: 1}))
-	_, err = stream.Recv()
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.Error(t, stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: 1}))
-}
-
-func TestProxy_refusesUntilRestore(t *testing.T) {
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	proxy := faults.NewProxy(t, srv.Endpoint())
-	client := srv.Client(t, etcdtest.Via(proxy.Addr()))
-	_, err := client.Put(rig.Bounded(t), "key", "")
-	require.NoError(t, err)
-
-	proxy.Refuse()
-	conn, err := net.Dial("tcp", proxy.Addr()) // either Dial or Read sees the reset
-	if err == nil {
-		_, err = conn.Read(make([]byte, 1))
-		require.NoError(t, conn.Close())
-	}
-	require.ErrorIs(t, err, syscall.ECONNRESET)
-	rig.Eventually(t, func() bool { return proxy.Connections() == 0 }, func() string { return "a connection is left" })
-	proxy.Restore()
-	_, err = client.Get(rig.Bounded(t), "key") // the client repeats a read if it had not noticed that its connection was reset
-	require.NoError(t, err)
 }

@@ -38,13 +38,12 @@ func (l *Link) set(held bool, d time.Duration) {
 	l.changed = make(chan struct{})
 }
 
-// count adds to the counts.
-func (l *Link) count(t Traffic) {
+// count counts bytes as received, and bytes that begin to wait or, if negative, wait no more.
+func (l *Link) count(received, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.traffic.Received += t.Received
-	l.traffic.Delivered += t.Delivered
-	l.traffic.Dropped += t.Dropped
+	l.traffic.Received += int64(received)
+	l.traffic.Waiting += int64(waiting)
 }
 
 // state returns whether bytes are held, their delay, and a channel that is closed when either changes.
@@ -56,13 +55,9 @@ func (l *Link) state() (held bool, delay time.Duration, changed <-chan struct{})
 
 // Traffic counts the bytes of a Link.
 type Traffic struct {
-	Received  int64 // accepted from the sender
-	Delivered int64 // passed on
-	Dropped   int64 // discarded because the connection ended
+	Received int64 // accepted from the sender
+	Waiting  int64 // held or delayed at present
 }
-
-// Waiting returns the number of bytes that are held or delayed.
-func (t Traffic) Waiting() int64 { return t.Received - t.Delivered - t.Dropped }
 
 // Traffic returns what has gone through the link until now.
 func (l *Link) Traffic() Traffic {

@@ -84,8 +84,7 @@ func (p *pipe) receive() {
 }
 
 func (p *pipe) push(c chunk) {
-	// Count before queueing: otherwise the chunk could be counted as delivered before it is counted as received.
-	p.link.count(Traffic{Received: int64(len(c.bytes))})
+	p.link.count(len(c.bytes), len(c.bytes)) // before it can be delivered
 	p.mu.Lock()
 	p.queue = append(p.queue, c)
 	p.mu.Unlock()
@@ -122,12 +121,12 @@ func (p *pipe) deliver() {
 			_ = p.to.CloseWrite()
 			return
 		}
-		if _, err := p.to.Write(c.bytes); err != nil {
-			p.link.count(Traffic{Dropped: int64(len(c.bytes))})
+		_, err := p.to.Write(c.bytes)
+		p.link.count(0, -len(c.bytes))
+		if err != nil {
 			p.conn.cut()
 			return
 		}
-		p.link.count(Traffic{Delivered: int64(len(c.bytes))})
 	}
 }
 
@@ -156,12 +155,12 @@ func (p *pipe) next() (chunk, bool) {
 	}
 }
 
-// discard counts the undelivered bytes as dropped. The pipe must have ended.
+// discard drops the undelivered bytes. The pipe must have ended.
 func (p *pipe) discard() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.queue {
-		p.link.count(Traffic{Dropped: int64(len(c.bytes))})
+		p.link.count(0, -len(c.bytes))
 	}
 	p.queue = nil
 }

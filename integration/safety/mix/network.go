@@ -53,7 +53,7 @@ func trafficOf(proxies []*faults.Proxy) (sum traffic) {
 		sum.connections += int64(p.Connections())
 		for _, t := range []faults.Traffic{p.Requests.Traffic(), p.Answers.Traffic()} {
 			sum.received += t.Received
-			sum.waiting += t.Waiting()
+			sum.waiting += t.Waiting
 		}
 	}
 	return sum

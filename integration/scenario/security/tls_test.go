@@ -22,6 +22,33 @@ import (
 // refused is the error if the server's TLS alert is lost, as may happen with TLS 1.3.
 const refused = "as it does if it refuses the client's TLS certificate"
 
+// authority is a [pki.Authority] whose methods fail the test on an error.
+type authority struct{ *pki.Authority }
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	a, err := pki.NewAuthority(name)
+	require.NoError(t, err)
+	return &authority{a}
+}
+
+// issue issues a certificate, with the flaws, for either side of a connection to 127.0.0.1.
+func (a *authority) issue(t *testing.T, name string, flaws ...pki.Flaw) tls.Certificate {
+	t.Helper()
+	cert, err := a.Issue(name, flaws...)
+	require.NoError(t, err)
+	return cert
+}
+
+// serve runs a server that demands client certificates of the authority. It reads its own from files, again for each
+// connection.
+func serve(t *testing.T, a *authority, cert tls.Certificate) (*etcdtest.Server, pki.Files) {
+	t.Helper()
+	f, err := pki.NewFiles(t.TempDir(), a.Authority, cert)
+	require.NoError(t, err)
+	return etcdtest.Start(t, etcdtest.Options{CertFile: f.Cert, KeyFile: f.Key, ClientCAFile: f.Authority}), f
+}
+
 // identity is a client's certificate, which may be replaced.
 type identity struct {
 	cert atomic.Pointer[tls.Certificate]
@@ -103,14 +130,14 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			place, id := newFiles(t, ca, ca.issue(t, "good")), holding(ca.issue(t, "good"))
-			srv := place.start(t)
+			id := holding(ca.issue(t, "good"))
+			srv, place := serve(t, ca, ca.issue(t, "good"))
 			proxy := faults.NewProxy(t, srv.Endpoint())
-			client := srv.Client(t, logged, etcdtest.Via(proxy.Addr()), etcdtest.TLS(id.config(ca)))
+			client := etcdtest.NewClient(t, []string{proxy.Addr()}, logged, etcdtest.TLS(id.config(ca)))
 			s := newSession(t, client, lease.Options{}) // the certificates are still valid
 			held := rig.MustLock(t, s, "held")
 
-			place.install(t, row.server)
+			require.NoError(t, place.Install(row.server))
 			id.cert.Store(&row.client)
 			proxy.Cut()
 			awaitFailure(t, client)
@@ -148,7 +175,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			}
 
 			// With valid certificates everything works again.
-			place.install(t, ca.issue(t, "mended"))
+			require.NoError(t, place.Install(ca.issue(t, "mended")))
 			mended := ca.issue(t, "mended")
 			id.cert.Store(&mended)
 			require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
@@ -167,7 +194,8 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 	}{
 		"the client": {
 			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
-				return newFiles(t, ca, ca.issue(t, "server")).start(t)
+				srv, _ := serve(t, ca, ca.issue(t, "server"))
+				return srv
 			},
 			nil, "or if it requires TLS and the client does not use it",
 		},
