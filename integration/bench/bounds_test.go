@@ -31,7 +31,7 @@ var bounds = []struct {
 
 func TestBounds(t *testing.T) {
 	// Without fsync: waiters that wait long for slow commits need more requests.
-	cluster, err := etcdproc.Start(t.Context(), t.TempDir(), 1, etcdproc.Options{Settings: etcdproc.Settings{UnsafeNoFsync: true}})
+	cluster, err := etcdproc.Start(t.Context(), t.TempDir(), 1, etcdproc.Settings{UnsafeNoFsync: true})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, cluster.Kill()) }()
 	s := &suite{endpoint: cluster.Members[0].Endpoint()}

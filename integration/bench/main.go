@@ -125,7 +125,7 @@ func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cluster, err := etcdproc.Start(ctx, dir, 1, etcdproc.Options{})
+	cluster, err := etcdproc.Start(ctx, dir, 1, etcdproc.Settings{})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
@@ -31,7 +30,7 @@ func TestLs_manyLocks(t *testing.T) {
 		plain = filepath.Join(t.TempDir(), "plain")
 		require.NoError(t, build(plain, "-race=false"))
 	}
-	srv := etcdtest.StartCluster(t, 1, etcdproc.Options{})
+	srv := etcdtest.StartCluster(t, 1, etcdtest.Options{})
 	client := srv.Client(t)
 	granted, err := client.Grant(bounded(t), 3600)
 	require.NoError(t, err)

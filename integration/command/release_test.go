@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
@@ -68,7 +67,7 @@ func TestRelease_asksACommand(t *testing.T) {
 
 func TestRelease_waits(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.StartCluster(t, 1, etcdproc.Options{}) // a process of its own, so that its metrics count only this test
+	srv := etcdtest.StartCluster(t, 1, etcdtest.Options{}) // a process of its own, so that its metrics count only this test
 	token, unlock := stage(t, srv.Client(t))
 	p := start(t, srv.Endpoints()[0], "release", "jobs/nightly", "--mode", "wait", "--yes", "--token", token)
 	// The command inspects the lock first, which reads the two leases. Release reads the holder's lease while it waits.

@@ -10,12 +10,6 @@ import (
 	"syscall"
 )
 
-// Options of [Start]. With the zero value a server runs with etcd's defaults.
-type Options struct {
-	// Settings of the servers.
-	Settings Settings
-}
-
 // Cluster is a set of one or more members that form one cluster, each in a separate process.
 type Cluster struct {
 	// Members are all members, in a fixed order, running or not.
@@ -24,10 +18,10 @@ type Cluster struct {
 
 // Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an
 // error nothing is left running. The caller must call [Cluster.Kill].
-func Start(ctx context.Context, dir string, n int, opts Options) (*Cluster, error) {
+func Start(ctx context.Context, dir string, n int, settings Settings) (*Cluster, error) {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
-		c, err := start(ctx, filepath.Join(dir, strconv.Itoa(attempt)), n, opts)
+		c, err := start(ctx, filepath.Join(dir, strconv.Itoa(attempt)), n, settings)
 		// Another process may have taken a port since it was picked.
 		if err == nil || attempt == attempts || !errors.Is(err, syscall.EADDRINUSE) {
 			return c, err
@@ -35,14 +29,14 @@ func Start(ctx context.Context, dir string, n int, opts Options) (*Cluster, erro
 	}
 }
 
-func start(ctx context.Context, dir string, n int, opts Options) (*Cluster, error) {
+func start(ctx context.Context, dir string, n int, settings Settings) (*Cluster, error) {
 	members, err := NewMembers(dir, n)
 	if err != nil {
 		return nil, err
 	}
 	c := &Cluster{}
 	for _, m := range members {
-		c.Members = append(c.Members, &Process{order: order{Member: m, Settings: opts.Settings}})
+		c.Members = append(c.Members, &Process{order: order{Member: m, Settings: settings}})
 	}
 	if err := c.launch(ctx); err != nil {
 		return nil, err

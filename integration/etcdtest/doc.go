@@ -20,8 +20,6 @@
 //   - It cuts the connections of clients at once when it ends. An embedded server would otherwise wait for an open watch,
 //     for up to 5 s + 2 × the election timeout.
 //   - A single server has no peer listener. It campaigns at once, without waiting for its election timeout.
-//   - Ports come from 20000-31999, below the range that the kernel uses for outgoing connections: no such connection
-//     can take the port of a stopped server before it restarts.
 //   - Clients retry a connection every half second, instead of with gRPC's backoff of up to two minutes.
 //
 // # Facts that tests may rely on

@@ -3,7 +3,6 @@ package etcdtest
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -12,15 +11,8 @@ import (
 )
 
 // The methods of this file call the server directly and not through a connection, so the faults that a test injects
-// between client and server do not affect them.
-
-// callTimeout bounds one such call. Only a failing test reaches it.
-const callTimeout = 15 * time.Second
-
-// callContext bounds a call. It is not a child of the test's context, which ends before cleanups run.
-func callContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), callTimeout)
-}
+// between client and server do not affect them. They may be called in cleanups, which run when the test's context has
+// ended.
 
 // KeyValues returns the live keys that begin with prefix, in the order of the keys. With an empty prefix it returns
 // all.
@@ -36,9 +28,7 @@ func (s *Server) KeyValues(tb testing.TB, prefix string) []*mvccpb.KeyValue {
 
 func (s *Server) find(tb testing.TB, req *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
 	tb.Helper()
-	ctx, cancel := callContext()
-	defer cancel()
-	resp, err := s.Etcd.Server.Range(ctx, req)
+	resp, err := s.Etcd.Server.Range(context.WithoutCancel(tb.Context()), req)
 	require.NoError(tb, err)
 	return resp
 }
@@ -56,9 +46,7 @@ func (s *Server) Keys(tb testing.TB, prefix string) []string {
 // Leases returns the live leases, in no order. It is never nil.
 func (s *Server) Leases(tb testing.TB) []clientv3.LeaseID {
 	tb.Helper()
-	ctx, cancel := callContext()
-	defer cancel()
-	resp, err := s.Etcd.Server.LeaseLeases(ctx, &etcdserverpb.LeaseLeasesRequest{})
+	resp, err := s.Etcd.Server.LeaseLeases(context.WithoutCancel(tb.Context()), &etcdserverpb.LeaseLeasesRequest{})
 	require.NoError(tb, err)
 	leases := []clientv3.LeaseID{}
 	for _, l := range resp.Leases {
@@ -70,9 +58,7 @@ func (s *Server) Leases(tb testing.TB) []clientv3.LeaseID {
 // Revoke revokes a lease, as an operator would.
 func (s *Server) Revoke(tb testing.TB, id clientv3.LeaseID) {
 	tb.Helper()
-	ctx, cancel := callContext()
-	defer cancel()
-	_, err := s.Etcd.Server.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
+	_, err := s.Etcd.Server.LeaseRevoke(context.WithoutCancel(tb.Context()), &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
 	require.NoError(tb, err)
 }
 

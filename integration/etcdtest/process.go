@@ -18,7 +18,7 @@ type Cluster struct{ *etcdproc.Cluster }
 
 // StartCluster runs a new cluster of n members until the test ends. The processes run the test's binary, where [Main]
 // starts the server.
-func StartCluster(tb testing.TB, n int, opts etcdproc.Options) *Cluster {
+func StartCluster(tb testing.TB, n int, opts Options) *Cluster {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), readyTimeout)
 	defer cancel()

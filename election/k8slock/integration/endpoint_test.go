@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -19,7 +18,7 @@ import (
 // meet the dead endpoint at irregular times, go on leading.
 func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	const electors, renewals = 5, 10
-	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	var proxies []*faults.Proxy
 	var addrs []string
 	for _, endpoint := range cluster.Endpoints() {

@@ -81,7 +81,7 @@ func (r *run) mix(ctx context.Context) (err error) {
 	if r.secured, err = newSecured(filepath.Join(data, "certificates")); err != nil {
 		return err
 	}
-	if r.cluster, err = etcdproc.Start(ctx, data, 3, etcdproc.Options{Settings: r.secured.settings()}); err != nil {
+	if r.cluster, err = etcdproc.Start(ctx, data, 3, r.secured.settings()); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.cluster.Kill()) }()

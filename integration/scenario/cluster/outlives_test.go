@@ -105,7 +105,7 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
+			cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 			holds := holdAndWait(t, cluster, row.ttl)
 			row.strike(t, cluster, holds)
 			for _, h := range holds {
@@ -125,7 +125,7 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 // nor writes.
 func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
 	t.Parallel()
-	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	lags := cluster.Members[0]
 	_, err := cluster.Client(t).Put(rig.Bounded(t), "key", "old")
 	require.NoError(t, err)

@@ -39,7 +39,7 @@ func write(t *testing.T, client *clientv3.Client) {
 // A restore ends Run, even with rejoin: a new campaign would get lower tokens.
 func TestRestore_endsRun(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.StartCluster(t, 1, etcdproc.Options{})
+	etcd := etcdtest.StartCluster(t, 1, etcdtest.Options{})
 	client := etcd.Client(t)
 	write(t, client)
 	s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
@@ -68,7 +68,7 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 	for _, way := range rig.Ways {
 		t.Run(way.Name, func(t *testing.T) {
 			t.Parallel()
-			etcd := etcdtest.StartCluster(t, 1, etcdproc.Options{})
+			etcd := etcdtest.StartCluster(t, 1, etcdtest.Options{})
 			client := etcd.Client(t)
 			s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
 			held := way.MustTake(t, s, "n")

@@ -147,17 +147,13 @@ func BenchmarkReaders(b *testing.B) {
 // lock. It reports the ratio of the medians.
 func BenchmarkTreeChildren(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
-	children := 50_000
-	if testing.Short() {
-		children = 500
-	}
 	ctx := b.Context()
 	s := rig.NewSession(b, srv.Client(b), lease.Options{})
 	var wg sync.WaitGroup
 	const hands = 64
 	for hand := range hands {
 		wg.Go(func() {
-			for i := hand; i < children; i += hands {
+			for i := hand; i < manyKeys(); i += hands {
 				_, err := s.LockTree(ctx, fmt.Sprint("root/", i))
 				if err != nil {
 					b.Error(err)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -16,7 +15,7 @@ import (
 
 // Each of up to two thousand waiters gets one turn, and a turn costs the other waiters no requests.
 func TestLoad_twoThousandWaiters(t *testing.T) {
-	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{Settings: etcdproc.Settings{UnsafeNoFsync: true}})
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{UnsafeNoFsync: true})
 	direct := cluster.Client(t)
 	for _, row := range []struct{ clients, waiters int }{{1, 2000}, {20, 500}} {
 		t.Run(fmt.Sprintf("%d clients, %d waiters", row.clients, row.waiters), func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -39,7 +38,7 @@ type sickHolder struct {
 func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 	t.Parallel()
 	const ttl, each, renewals = 5 * time.Second, 4, 4 // more than a TTL
-	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	direct := cluster.Client(t)
 	proxies := rig.NewProxies(t, cluster.Endpoints())
 	var holders []*sickHolder
@@ -99,7 +98,7 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 // of step with them.
 func TestLock_watchLeavesASickEndpoint(t *testing.T) {
 	t.Parallel()
-	cluster := etcdtest.StartCluster(t, 3, etcdproc.Options{})
+	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	direct := cluster.Client(t)
 	sick := func(endpoints []string) (line *rig.Line, s *lease.Session, blackHole func()) {
 		watches := newCarriers(faults.Watch)
