@@ -9,11 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// MinTTL is the smallest lease that a server with default options grants.
-const MinTTL = 2 * time.Second
 
 // Patience bounds every wait of a scenario. Only a failing test waits that long.
 const Patience = 2 * time.Minute
@@ -40,6 +38,16 @@ func NewSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lea
 		_ = s.Close(ctx)
 	})
 	return s
+}
+
+// NewProxies returns a proxy to each server, and their addresses.
+func NewProxies(tb testing.TB, endpoints []string) (proxies []*faults.Proxy, addrs []string) {
+	tb.Helper()
+	for _, endpoint := range endpoints {
+		p := faults.NewProxy(tb, endpoint)
+		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
+	}
+	return proxies, addrs
 }
 
 // Await waits until a channel is closed or delivers a value, and fails the test with what otherwise.

@@ -19,12 +19,7 @@ import (
 func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	const electors, renewals = 5, 10
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	var proxies []*faults.Proxy
-	var addrs []string
-	for _, endpoint := range cluster.Endpoints() {
-		p := faults.NewProxy(t, endpoint)
-		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
-	}
+	proxies, addrs := rig.NewProxies(t, cluster.Endpoints())
 	in := faults.NewInterceptor(t)
 	client := etcdtest.NewClient(t, addrs, etcdtest.Dial(in.DialOptions()...))
 	var terms []*term

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -28,12 +27,4 @@ func TestLock_isInNobodysQueue(t *testing.T) {
 		require.NoError(t, election.Resign(ctx)) // or else the nested names would block each other
 	}
 	require.NoError(t, a.Update(t.Context(), a.record()))
-}
-
-// clientLease is the lease that the record is attached to.
-func clientLease(t *testing.T, srv *etcdtest.Server) clientv3.LeaseID {
-	t.Helper()
-	kvs := srv.KeyValues(t, key)
-	require.Len(t, kvs, 1)
-	return clientv3.LeaseID(kvs[0].Lease)
 }

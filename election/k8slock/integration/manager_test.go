@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -78,7 +79,7 @@ func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
 	require.Greater(t, second.token, first.token)
 
 	// A manager that loses its lease ends with an error, as with a record on an API server.
-	srv.Revoke(t, clientLease(t, srv))
+	srv.Revoke(t, clientv3.LeaseID(srv.KeyValues(t, key)[0].Lease))
 	rig.Await(t, second.work.Done(), "the context of the work did not end")
 	require.ErrorContains(t, rig.Await(t, b.done, "the manager did not stop"), "leader election lost")
 }

@@ -48,10 +48,11 @@ func TestLock_endsBeforeTheNextIsGranted(t *testing.T) {
 					// spread over a second, since the server looks for expired leases every half second.
 					phase: (float64(n) + random.Float64()) / trials,
 					start: time.Duration(random.Float64() * float64(time.Second)),
-					// The DialTimeout is that of etcd's own examples.
-					line:   rig.NewLine(t, []string{srv.Endpoint()}, func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second }),
+					proxy: faults.NewProxy(t, srv.Endpoint()), in: faults.NewInterceptor(t),
 					waiter: waiters, done: make(chan error, 1),
 				}
+				tr.client = etcdtest.NewClient(t, []string{tr.proxy.Addr()}, etcdtest.Dial(tr.in.DialOptions()...),
+					func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second }) // as in etcd's own examples
 				started[name] = append(started[name], tr)
 				go func() { tr.done <- tr.run(t) }()
 			}
@@ -87,7 +88,7 @@ func TestLock_endsBeforeTheNextIsGranted(t *testing.T) {
 type outage struct {
 	name    string
 	late    bool                                            // the answer to the last renewal is late
-	prepare func(*testing.T, *rig.Line)                     // before the session is made
+	prepare func(*testing.T, *trial)                        // before the session is made
 	strike  func(context.Context, *testing.T, *trial) error // once the lock is held, until the link is to be cut
 }
 
@@ -102,9 +103,9 @@ var outages = []outage{
 		// the lock, and at least 0.4 s after it does. The cut must not lose an answer, so it comes within a third of the TTL
 		// after one.
 		name:    "black hole",
-		prepare: func(_ *testing.T, l *rig.Line) { l.Proxies[0].Answers.Delay(100 * time.Millisecond) },
+		prepare: func(_ *testing.T, tr *trial) { tr.proxy.Answers.Delay(100 * time.Millisecond) },
 		strike: func(ctx context.Context, _ *testing.T, tr *trial) error {
-			in := tr.line.In
+			in := tr.in
 			err := in.AwaitAnswered(ctx, faults.LeaseKeepAlive, in.Answered(faults.LeaseKeepAlive)+1)
 			time.Sleep(time.Duration(tr.phase * float64(tr.ttl/3)))
 			return err
@@ -117,12 +118,12 @@ var outages = []outage{
 		// answer later than 0.57 of the TTL would come after leasefence's deadline.
 		name:    "late answer",
 		late:    true,
-		prepare: func(*testing.T, *rig.Line) {},
+		prepare: func(*testing.T, *trial) {},
 		strike: func(ctx context.Context, t *testing.T, tr *trial) error { //nolint:thelper // a row
-			if err := tr.line.In.AwaitAnswered(ctx, faults.LeaseKeepAlive, 1); err != nil {
+			if err := tr.in.AwaitAnswered(ctx, faults.LeaseKeepAlive, 1); err != nil {
 				return err
 			}
-			late := tr.line.In.Inject(t, faults.Rule{
+			late := tr.in.Inject(t, faults.Rule{
 				Fault: faults.DelayAnswer, Method: faults.LeaseKeepAlive, Times: 1,
 				Delay: time.Duration((0.25 + 0.2*tr.phase) * float64(tr.ttl)),
 			})
@@ -138,9 +139,9 @@ var outages = []outage{
 		// No renewal ever gets through, so the session waits for 6 s and the server for the TTL. The overlap is at least
 		// 0.4 s at TTL 5 s, and 3.4 s at TTL 2 s.
 		name: "first renewal",
-		prepare: func(t *testing.T, l *rig.Line) {
+		prepare: func(t *testing.T, tr *trial) {
 			t.Helper()
-			l.In.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive, Silent: true})
+			tr.in.Inject(t, faults.Rule{Fault: faults.LoseRequest, Method: faults.LeaseKeepAlive, Silent: true})
 		},
 		strike: func(_ context.Context, _ *testing.T, tr *trial) error {
 			time.Sleep(time.Duration(tr.phase * float64(tr.ttl/2)))
@@ -157,7 +158,9 @@ type trial struct {
 	start  time.Duration
 	outage outage
 	lock   locker
-	line   *rig.Line
+	proxy  *faults.Proxy
+	in     *faults.Interceptor
+	client *clientv3.Client // through proxy and in
 	waiter *clientv3.Client
 	done   chan error // receives the end of run, which sets the fields below
 
@@ -169,8 +172,8 @@ func (tr *trial) run(t *testing.T) error {
 	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 	defer cancel()
 	time.Sleep(tr.start)
-	tr.outage.prepare(t, tr.line)
-	lost, err := tr.lock(ctx, t, tr.line.Client, tr.ttl, tr.name)
+	tr.outage.prepare(t, tr)
+	lost, err := tr.lock(ctx, t, tr.client, tr.ttl, tr.name)
 	if err != nil {
 		return fmt.Errorf("first: %w", err)
 	}
@@ -196,12 +199,12 @@ func (tr *trial) run(t *testing.T) error {
 	if err := tr.outage.strike(ctx, t, tr); err != nil {
 		return err
 	}
-	tr.line.Each((*faults.Proxy).BlackHole)
+	tr.proxy.BlackHole()
 	tr.cut = time.Now()
 	select {
 	case tr.learned = <-learned:
 		err = <-second
-		tr.line.Heal() // for the clean-up
+		tr.proxy.Restore() // for the clean-up
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("the first holder does not learn of its loss: %w", context.Cause(ctx))
