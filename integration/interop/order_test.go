@@ -52,19 +52,7 @@ func awaitOrder(t *testing.T, srv *etcdtest.Server, name string, order ...string
 	}, func() string { return fmt.Sprintf("the order is %q, want %q", values(all), order) })
 }
 
-// mixedQueue starts an election in which the candidates with a capital letter are etcd's own. It returns the first,
-// which leads, and the others by their values.
-func mixedQueue(t *testing.T, srv *etcdtest.Server, names ...string) (*election.Leadership, map[string]*contender) {
-	t.Helper()
-	first := rig.NewSession(t, srv.Client(t), lease.Options{})
-	leader := mustLead(t, first, "job", election.Options{Value: names[0]})
-	queue := map[string]*contender{}
-	for _, name := range names[1:] {
-		queue[name] = enterQueue(t, srv, mixedPeer(t, srv, name), "job")
-	}
-	return leader, queue
-}
-
+// mixedPeer is a candidate of etcd's own if its name is a capital letter.
 func mixedPeer(t *testing.T, srv *etcdtest.Server, name string) interopPeer {
 	t.Helper()
 	if name[0] >= 'a' {
@@ -76,25 +64,7 @@ func mixedPeer(t *testing.T, srv *etcdtest.Server, name string) interopPeer {
 	return stockCandidate(t, srv, name)
 }
 
-// requireTurns requires that the candidates lead in this order, and nobody else does.
-func requireTurns(t *testing.T, srv *etcdtest.Server, queue map[string]*contender, order ...string) {
-	t.Helper()
-	awaitOrder(t, srv, "job", order...) // a candidate that was passed over enters again first
-	observed := rig.Observe(t, srv.Client(t), "job")
-	observed.AwaitValue(t, order[0])
-	var led []election.Leader
-	for i, name := range order {
-		led = append(led, leaderOf(srv.KeyValues(t, queue[name].await(t).key)[0]))
-		for _, later := range order[i+1:] {
-			require.False(t, queue[later].done(), "%s leads while %s does", later, name)
-		}
-		queue[name].unlock(t)
-	}
-	observed.Sees(t, append(led, election.Leader{})...)
-	observed.SeesNoMore(t)
-	require.Empty(t, srv.Keys(t, "job/"))
-}
-
+// Transfer passes our candidates, and no candidate of etcd's own. The others lead in their order.
 func TestLeadership_Transfer_amongEtcdsOwnCandidates(t *testing.T) {
 	t.Parallel()
 	for to, c := range map[string]struct {
@@ -110,7 +80,12 @@ func TestLeadership_Transfer_amongEtcdsOwnCandidates(t *testing.T) {
 		t.Run(to, func(t *testing.T) {
 			t.Parallel()
 			srv := etcdtest.Start(t, etcdtest.Options{})
-			leader, queue := mixedQueue(t, srv, c.names...)
+			first := rig.NewSession(t, srv.Client(t), lease.Options{})
+			leader := mustLead(t, first, "job", election.Options{Value: c.names[0]})
+			queue := map[string]*contender{}
+			for _, name := range c.names[1:] {
+				queue[name] = enterQueue(t, srv, mixedPeer(t, srv, name), "job")
+			}
 			err := leader.Transfer(rig.Bounded(t), to)
 			if c.blocked {
 				require.ErrorIs(t, err, election.ErrBlocked)
@@ -120,7 +95,20 @@ func TestLeadership_Transfer_amongEtcdsOwnCandidates(t *testing.T) {
 			} else {
 				require.NoError(t, err)
 			}
-			requireTurns(t, srv, queue, c.order...)
+			awaitOrder(t, srv, "job", c.order...) // a candidate that was passed over enters again first
+			observed := rig.Observe(t, srv.Client(t), "job")
+			observed.AwaitValue(t, c.order[0])
+			var led []election.Leader
+			for i, name := range c.order {
+				led = append(led, leaderOf(srv.KeyValues(t, queue[name].await(t).key)[0]))
+				for _, later := range c.order[i+1:] {
+					require.False(t, queue[later].done(), "%s leads while %s does", later, name)
+				}
+				queue[name].unlock(t)
+			}
+			observed.Sees(t, append(led, election.Leader{})...)
+			observed.SeesNoMore(t)
+			require.Empty(t, srv.Keys(t, "job/"))
 		})
 	}
 }

@@ -15,7 +15,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
@@ -30,7 +29,6 @@ type interopPeer struct {
 // interopHold is a held lock.
 type interopHold struct {
 	key    string
-	token  fence.Token // 0 for etcd's own locks
 	unlock func(ctx context.Context) error
 }
 
@@ -46,7 +44,7 @@ func sessionPeer(s *lease.Session) interopPeer {
 		if err != nil {
 			return interopHold{}, err
 		}
-		return interopHold{key: l.Key(), token: l.Token(), unlock: l.Unlock}, nil
+		return interopHold{l.Key(), l.Unlock}, nil
 	}}
 }
 
@@ -59,7 +57,7 @@ func readerPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 		if err != nil {
 			return interopHold{}, err
 		}
-		return interopHold{key: l.Key(), token: fence.Token(l.Token()), unlock: l.Unlock}, nil
+		return interopHold{l.Key(), l.Unlock}, nil
 	}}
 }
 
