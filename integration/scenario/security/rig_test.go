@@ -65,9 +65,6 @@ func (w *written) Write(p []byte) (int, error) {
 	return w.buf.Write(p)
 }
 
-// Sync does nothing; zap requires it.
-func (w *written) Sync() error { return nil }
-
 // secret marks a text that must not be logged.
 func secret(what, text string) string {
 	secrets.Lock()
@@ -78,7 +75,7 @@ func secret(what, text string) string {
 
 // logged makes a client log, and marks the lease IDs and tokens that it is given as secrets.
 func logged(cfg *clientv3.Config) {
-	cfg.Logger = zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), &etcds, zapcore.DebugLevel))
+	cfg.Logger = zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(&etcds), zapcore.DebugLevel))
 	learn := func(
 		ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
