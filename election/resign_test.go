@@ -94,3 +94,20 @@ func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
 		}
 	}
 }
+
+// If Resign is called while Proclaim finds out why the key is gone, Proclaim returns ErrResigned, and Resign the loss.
+func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{})
+		require.True(t, p.srv.Delete(l.Key()))
+		restore := p.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
+		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
+		proclaims.requirePending(t)
+		restore()
+		requireLost(t, l.Resign(t.Context()), lease.ReasonKeyDeleted)
+		err := proclaims.result(t)
+		require.ErrorIs(t, err, election.ErrResigned)
+		require.NotErrorIs(t, err, lease.ErrLost)
+	})
+}

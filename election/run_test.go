@@ -2,10 +2,12 @@ package election_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
@@ -110,19 +112,40 @@ func TestRun_refusedByEtcd(t *testing.T) {
 }
 
 func TestRun_leadPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
-		var next *candidate
-		require.PanicsWithValue(t, "mine", func() {
-			_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
-				next = other.campaign(context.WithoutCancel(ctx), election.Options{})
-				synctest.Wait()
-				panic("mine")
-			}, election.WithRejoin(), election.WithStopTimeout(time.Second, nil))
+	for name, c := range map[string]struct {
+		panics func()
+		run    func(t *testing.T, run func())
+	}{
+		"panic": {func() { panic("mine") }, func(t *testing.T, run func()) {
+			t.Helper()
+			require.PanicsWithValue(t, "mine", run)
+		}},
+		"runtime.Goexit": {runtime.Goexit, func(t *testing.T, run func()) {
+			t.Helper()
+			exited := make(chan struct{})
+			go func() {
+				defer close(exited)
+				run()
+				assert.Fail(t, "Run returned after runtime.Goexit")
+			}()
+			<-exited
+		}},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			p, other := newPair(t)
+			var next *candidate
+			c.run(t, func() {
+				_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
+					next = other.campaign(context.WithoutCancel(ctx), election.Options{})
+					synctest.Wait()
+					c.panics()
+					return nil
+				}, election.WithRejoin(), election.WithStopTimeout(time.Second, nil))
+			})
+			next.won(t)
+			began := time.Now()
+			require.NoError(t, p.s.Close(t.Context()))
+			require.Zero(t, time.Since(began), "Close does not wait for the lead that panicked")
 		})
-		next.won(t)
-		began := time.Now()
-		require.NoError(t, p.s.Close(t.Context()))
-		require.Zero(t, time.Since(began), "Close does not wait for the lead that panicked")
-	})
+	}
 }
