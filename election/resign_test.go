@@ -111,3 +111,19 @@ func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
 		require.NotErrorIs(t, err, lease.ErrLost)
 	})
 }
+
+// Resign ends a Proclaim that waits for its answer.
+func TestLeadership_Resign_endsAProclaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Lose: fakeetcd.Answer})
+		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
+		proclaims.requirePending(t)
+		require.NoError(t, l.Resign(t.Context()))
+		err := proclaims.result(t)
+		require.ErrorIs(t, err, election.ErrResigned)
+		require.ErrorContains(t, err, "the value may be the new one")
+		require.Zero(t, proclaims.took)
+	})
+}
