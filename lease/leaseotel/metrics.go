@@ -15,7 +15,7 @@ import (
 // instruments are the instruments of some metrics, by their numbers.
 type instruments struct {
 	all  [len(telemetry.Definitions)]instrument
-	more string               // name of the attribute of the user's function, or ""
+	more bool                 // with the attribute of the user's function
 	also []attribute.KeyValue // attributes of all metrics
 
 	mu     sync.Mutex // guards series
@@ -31,7 +31,7 @@ type series struct {
 }
 
 // newInstruments creates the instruments of the metrics from first on, up to before.
-func newInstruments(m metric.Meter, first, before telemetry.Metric, more string, also []attribute.KeyValue) (*instruments, error) {
+func newInstruments(m metric.Meter, first, before telemetry.Metric, more bool, also []attribute.KeyValue) (*instruments, error) {
 	all := &instruments{more: more, also: also, series: make(map[series]metric.MeasurementOption)}
 	var errs error
 	for i := first; i < before; i++ {

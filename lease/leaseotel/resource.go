@@ -45,11 +45,7 @@ func NewResources(opts ResourceOptions) (*Resources, error) {
 	if opts.MeterProvider == nil {
 		opts.MeterProvider = otel.GetMeterProvider()
 	}
-	more := ""
-	if opts.Resource != nil {
-		more = "resource"
-	}
-	metrics, err := newInstruments(opts.MeterProvider.Meter(scope), telemetry.Tokens, telemetry.Tokens+1, more, nil)
+	metrics, err := newInstruments(opts.MeterProvider.Meter(scope), telemetry.Tokens, telemetry.Tokens+1, opts.Resource != nil, nil)
 	if err != nil {
 		return nil, fmt.Errorf("leaseotel: ResourceOptions.MeterProvider: %w", err)
 	}

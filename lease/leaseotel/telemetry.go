@@ -52,11 +52,7 @@ func New(opts Options) (*Telemetry, error) {
 	if opts.TracerProvider == nil {
 		opts.TracerProvider = otel.GetTracerProvider()
 	}
-	more := ""
-	if opts.Lock != nil {
-		more = "lock"
-	}
-	metrics, err := newInstruments(opts.MeterProvider.Meter(scope), 0, telemetry.Tokens, more, opts.Attributes)
+	metrics, err := newInstruments(opts.MeterProvider.Meter(scope), 0, telemetry.Tokens, opts.Lock != nil, opts.Attributes)
 	if err != nil {
 		return nil, fmt.Errorf("leaseotel: Options.MeterProvider: %w", err)
 	}

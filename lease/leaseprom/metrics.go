@@ -69,13 +69,9 @@ func New(opts Options) (*Metrics, error) {
 	if !slices.IsSorted(opts.Buckets) || len(slices.Compact(slices.Clone(opts.Buckets))) != len(opts.Buckets) {
 		return nil, fmt.Errorf("leaseprom: Options.Buckets is %v, want bounds that ascend", opts.Buckets)
 	}
-	more := ""
-	if opts.Lock != nil {
-		more = "lock"
-	}
 	m := &Metrics{}
 	for metric := range telemetry.Tokens {
-		m.add(metric, more, opts.Buckets)
+		m.add(metric, opts.Lock != nil, opts.Buckets)
 	}
 	m.hooks = telemetry.Hooks(m.record, opts.Lock)
 	return m, nil
@@ -97,8 +93,8 @@ type vector struct {
 	labels int // number of labels
 }
 
-// add adds the collector of a metric. More is the name of the label of the user's function, or "".
-func (v *vectors) add(m telemetry.Metric, more string, buckets []float64) {
+// add adds the collector of a metric. More says whether it may have the label of the user's function.
+func (v *vectors) add(m telemetry.Metric, more bool, buckets []float64) {
 	d := &telemetry.Definitions[m]
 	opts, labels := prometheus.Opts{Name: d.Prometheus, Help: d.Help}, d.LabelsWith(more)
 	switch d.Type {

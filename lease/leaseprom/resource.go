@@ -21,12 +21,8 @@ type ResourceOptions struct {
 
 // NewResources returns the metrics.
 func NewResources(opts ResourceOptions) *Resources {
-	more := ""
-	if opts.Resource != nil {
-		more = "resource"
-	}
 	r := &Resources{}
-	r.add(telemetry.Tokens, more, nil)
+	r.add(telemetry.Tokens, opts.Resource != nil, nil)
 	r.hooks = telemetry.FenceHooks(r.record, opts.Resource)
 	return r
 }

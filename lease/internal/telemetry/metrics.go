@@ -42,7 +42,7 @@ type Definition struct {
 	Unit, Help                string
 	Type                      Type
 	Labels                    []string
-	More                      bool      // it also has the label of the user's function, after Labels
+	More                      string    // a further label, if the user has given a function for its values
 	Bounds                    []float64 // the default of a histogram
 }
 
@@ -70,54 +70,54 @@ func bounds(first float64, n int) []float64 {
 // Definitions has all metrics.
 var Definitions = [...]Definition{
 	Acquisitions: {
-		"leasefence_acquisitions_total", "leasefence.acquisitions", "{acquisition}", "Acquisitions that have ended.", Counter, outcome, true, nil,
+		"leasefence_acquisitions_total", "leasefence.acquisitions", "{acquisition}", "Acquisitions that have ended.", Counter, outcome, "lock", nil,
 	},
 	Waiting: {
-		"leasefence_acquisitions_waiting", "leasefence.acquisitions_waiting", "{acquisition}", "Acquisitions that wait now.", Sum, kind, true, nil,
+		"leasefence_acquisitions_waiting", "leasefence.acquisitions_waiting", "{acquisition}", "Acquisitions that wait now.", Sum, kind, "lock", nil,
 	},
 	Waited: {
 		"leasefence_acquisition_duration_seconds", "leasefence.acquisition.duration", "s", "Time to the grant of acquisitions.",
-		Histogram, kind, true, short,
+		Histogram, kind, "lock", short,
 	},
-	Locks:  {"leasefence_locks_held", "leasefence.locks_held", "{lock}", "Locks that are held now.", Sum, kind, true, nil},
-	Held:   {"leasefence_lock_held_seconds", "leasefence.lock.held", "s", "Time for which locks were held.", Histogram, kind, true, long},
-	Losses: {"leasefence_losses_total", "leasefence.losses", "{lock}", "Locks that were lost.", Counter, reason, true, nil},
+	Locks:  {"leasefence_locks_held", "leasefence.locks_held", "{lock}", "Locks that are held now.", Sum, kind, "lock", nil},
+	Held:   {"leasefence_lock_held_seconds", "leasefence.lock.held", "s", "Time for which locks were held.", Histogram, kind, "lock", long},
+	Losses: {"leasefence_losses_total", "leasefence.losses", "{lock}", "Locks that were lost.", Counter, reason, "lock", nil},
 	RoundTrip: {
 		"leasefence_renewal_duration_seconds", "leasefence.renewal.duration", "s", "Round trips of the lease's renewals.",
-		Histogram, nil, false, short,
+		Histogram, nil, "", short,
 	},
 	Attempts: {
-		"leasefence_renewal_attempts_total", "leasefence.renewal.attempts", "{attempt}", "Attempts to renew the lease.", Counter, nil, false, nil,
+		"leasefence_renewal_attempts_total", "leasefence.renewal.attempts", "{attempt}", "Attempts to renew the lease.", Counter, nil, "", nil,
 	},
 	Left: {
 		"leasefence_renewal_left_seconds", "leasefence.renewal.left", "s", "Time until the deadline when the last renewal came.",
-		Seconds, nil, false, nil,
+		Seconds, nil, "", nil,
 	},
 	State: {
 		"leasefence_session_state", "leasefence.session.state", "", "1 for the state of the session's lease, 0 for the others.",
-		Gauge, state, false, nil,
+		Gauge, state, "", nil,
 	},
 	CleanUp: {
-		"leasefence_cleanup_keys", "leasefence.cleanup.keys", "{key}", "Keys that are to be deleted in the background.", Gauge, nil, false, nil,
+		"leasefence_cleanup_keys", "leasefence.cleanup.keys", "{key}", "Keys that are to be deleted in the background.", Gauge, nil, "", nil,
 	},
 	Leads: {
 		"leader_election_master_status", "leader_election_master_status", "", "1 while this process leads the election, 0 while it does not.",
-		Gauge, name, false, nil,
+		Gauge, name, "", nil,
 	},
 	Slow: {
 		"leader_election_slowpath_total", "leader_election_slowpath_total", "{renewal}",
-		"Renewals that took more than one attempt while this process led.", Counter, name, false, nil,
+		"Renewals that took more than one attempt while this process led.", Counter, name, "", nil,
 	},
 	Tokens: {
 		"leasefence_tokens_total", "leasefence.tokens", "{token}", "Tokens that have come to resources.",
-		Counter, access, true, nil,
+		Counter, access, "resource", nil,
 	},
 }
 
-// LabelsWith returns the names of the labels; more is that of the user's function, or "".
-func (d *Definition) LabelsWith(more string) []string {
-	if !d.More || more == "" {
+// LabelsWith returns the names of the labels; more says whether the user has given a function for one more.
+func (d *Definition) LabelsWith(more bool) []string {
+	if !more || d.More == "" {
 		return d.Labels
 	}
-	return append(slices.Clip(d.Labels), more)
+	return append(slices.Clip(d.Labels), d.More)
 }
