@@ -15,7 +15,6 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/leaseotel"
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
@@ -46,26 +45,6 @@ leasefence.renewal.left s {session=one} LEFT
 leasefence.session.state  {session=one state=held} 0
 leasefence.session.state  {session=one state=jeopardy} 0
 leasefence.session.state  {session=one state=lost} 1`, regexp.MustCompile(`(left .*} ).*`).ReplaceAllString(p.metrics(t), "${1}LEFT"))
-	})
-}
-
-// Telemetry works beside other hooks. With a noop meter provider it makes spans only.
-func TestTelemetry_besideOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, calls := newProcess(), 0
-		opts := p.options()
-		opts.MeterProvider = noop.NewMeterProvider()
-		telemetry, err := leaseotel.New(opts)
-		require.NoError(t, err)
-		other := &lease.Hooks{
-			AcquireStart: func(ctx context.Context, _ lease.Acquisition) context.Context { return ctx },
-			Released:     func(context.Context, lease.Hold, error) { calls++ },
-		}
-		s := leasetest.New(t).Session(t, lease.Options{Hooks: lease.JoinHooks(telemetry.Hooks(), other)})
-		require.NoError(t, s.Do(t.Context(), "a", func(context.Context, fence.Token) error { return nil }))
-		require.Len(t, p.ended(), 2)
-		require.Equal(t, 1, calls)
-		require.Empty(t, p.metrics(t))
 	})
 }
 
@@ -114,7 +93,9 @@ leasefence.tokens {token} {mode=write outcome=stale resource=orders} 1`, p.metri
 	require.Len(t, spans[0].Events, 1)
 	require.Equal(t, " {highest=54 mode=read outcome=stale resource=the orders}", attributes(spans[0].Events[0].Attributes))
 	require.Len(t, spans[1].Links, 1)
-	require.Equal(t, leaseotel.Link("/orders", 90).SpanContext, spans[1].Links[0].SpanContext)
+	link := leaseotel.Link("/orders", 90).SpanContext
+	require.Equal(t, link, spans[1].Links[0].SpanContext)
+	require.Equal(t, link.TraceID().String(), value(spans[1], "leasefence.grant"))
 	require.Equal(t, " {mode=write outcome=other_lock resource=the accounts}", attributes(spans[1].Events[0].Attributes))
 	require.Equal(t, " {highest=2 mode=write outcome=stale resource=the b\ufffd}", attributes(spans[2].Events[0].Attributes))
 }

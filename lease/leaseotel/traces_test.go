@@ -3,8 +3,6 @@ package leaseotel_test
 import (
 	"context"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/fence/httpfence"
 	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/leaseotel"
 	"github.com/leasefence/leasefence/lease/leasetest"
@@ -245,80 +242,6 @@ func TestTelemetry_notSampled(t *testing.T) {
 		require.Equal(t, 1, sampler.asked)
 		require.Contains(t, p.metrics(t), "leasefence.acquisitions {acquisition} {kind=lock outcome=granted} 1")
 	})
-}
-
-// Two holders and the server of the resource are three processes that share only the token's headers. The span of the
-// refused write leads to both holds.
-func TestLink_acrossProcesses(t *testing.T) {
-	first, second, server := newProcess(), newProcess(), newProcess()
-	resources, err := leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: server.meters})
-	require.NoError(t, err)
-	guard := fence.Guard{Hooks: resources.Hooks()}
-	fenced, err := httpfence.NewAtomicMiddleware(func(*http.Request) string { return "orders" }, &guard, httpfence.Options{})
-	require.NoError(t, err)
-	handler := fenced(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		server.request(r.Context(), func(ctx context.Context) { handler.ServeHTTP(w, r.WithContext(ctx)) })
-	}))
-	defer web.Close()
-	transport, err := httpfence.NewTransport(nil, strings.TrimPrefix(web.URL, "http://"))
-	require.NoError(t, err)
-	defer transport.CloseIdleConnections()
-	write := func(ctx context.Context) int {
-		r, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPut, web.URL, nil)
-		require.NoError(t, err)
-		response, err := transport.RoundTrip(r)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		return response.StatusCode
-	}
-	srv := leasetest.New(t)
-	lock := func(p *process) *lease.Lock {
-		telemetry, err := leaseotel.New(p.options())
-		require.NoError(t, err)
-		s := srv.Session(t, lease.Options{Prefix: "shop/", Hooks: telemetry.Hooks()})
-		l, err := s.Lock(t.Context(), "orders")
-		require.NoError(t, err)
-		return l
-	}
-	paused := lock(first)
-	require.Equal(t, http.StatusOK, write(paused.Context()))
-	_, err = srv.Client(t).Delete(t.Context(), paused.Key())
-	require.NoError(t, err)
-	next := lock(second)
-	require.Equal(t, http.StatusOK, write(next.Context()))
-	require.Equal(t, http.StatusPreconditionFailed, write(paused.Context()))
-	require.NoError(t, next.Unlock(t.Context()))
-	<-paused.Context().Done()
-	require.ErrorIs(t, paused.Unlock(t.Context()), lease.ErrLost)
-	var holds []string
-	for _, p := range []*process{first, second} {
-		require.Eventually(t, func() bool { return len(p.exporter.GetSpans()) == 2 }, time.Minute, time.Millisecond)
-		hold := p.exporter.GetSpans()[1]
-		require.Equal(t, "hold lock", hold.Name)
-		require.Len(t, hold.Links, 1)
-		holds = append(holds, hold.Links[0].SpanContext.TraceID().String()+hold.Links[0].SpanContext.SpanID().String())
-		require.Equal(t, holds[len(holds)-1][:32], value(hold, "leasefence.grant"))
-	}
-	require.NotEqual(t, holds[0], holds[1])
-
-	writes := server.exporter.GetSpans()
-	require.Len(t, writes, 3)
-	for i, of := range []int{0, 1, 0} {
-		require.Equal(t, holds[of][:32], value(writes[i], "leasefence.grant"), "write %d", i)
-		require.Equal(t, []*lease.Lock{paused, next}[of].Token().String(), value(writes[i], "leasefence.token"))
-	}
-	require.Empty(t, writes[0].Links)
-	var links []string
-	for _, l := range writes[2].Links {
-		links = append(links, l.SpanContext.TraceID().String()+l.SpanContext.SpanID().String())
-	}
-	require.Equal(t, holds, links, "the links of the refused write")
-	require.Equal(t, leaseotel.Link("shop/orders", next.Token()).SpanContext, writes[2].Links[1].SpanContext)
-	require.Len(t, writes[2].Events, 1)
-	event := writes[2].Events[0]
-	require.Equal(t, "leasefence.refused", event.Name)
-	require.Equal(t, " {highest="+next.Token().String()+" mode=write outcome=stale}", attributes(event.Attributes))
 }
 
 // The ID of a grant is the same in all versions, since processes of several versions run at the same time.
