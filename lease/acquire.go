@@ -29,22 +29,17 @@ import (
 // waiting, [ErrClosed] if the session is closed, [ErrRestored] if etcd's revisions went back, and [ErrAskedToRelease]
 // if somebody asked this acquisition to release just before it got the lock.
 func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	return s.acquire(ctx, name, opts, mode{
-		kind:  KindLock,
-		join:  func(c *contender) { c.g.turns.join(c, false) },
-		enter: (*contender).enterAndWait,
-	})
+	return s.acquire(ctx, name, opts, mode{kind: KindLock})
 }
 
 // mode is what distinguishes the kinds of acquisition.
 type mode struct {
 	kind  Kind
 	names []string // for the hooks; nil: the one name that is acquired
+	more  []string // the further names of a set; those of a tree are entered as a reader
 	try   bool     // fail instead of waiting
-	// join takes a place in the session's own order. It does not block.
-	join func(*contender)
-	// enter takes a place in etcd's queue and, unless try is set, waits until it is the first. It returns the contender
-	// that is the first: another one than its argument where that was replaced.
+	// enter takes the place of [contender.take] for some kinds. It returns the contender that is the first: another one
+	// than its argument where that was replaced.
 	enter func(*contender, context.Context) (*contender, error)
 }
 
@@ -91,13 +86,13 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 	var gone error // the last answer that a lease was gone
 	for replaced := false; ; {
 		var l *Lock
-		c := &contender{name: name, owner: opts.owner, hooked: hooked}
+		c := &contender{name: name, lockOptions: opts, shared: m.kind == KindReadLock, try: m.try, hooked: hooked}
 		err := context.Cause(ctx)
 		if err == nil {
-			err = s.withLease(ctx, c, m.join)
+			err = s.withLease(ctx, c, m)
 		}
 		if err == nil {
-			l, err = c.contend(ctx, m, opts.maxHold)
+			l, err = c.contend(ctx, m)
 		}
 		switch {
 		case err == nil:
@@ -110,7 +105,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			gone = err
 		case errors.Is(err, rpctypes.ErrPermissionDenied) && !replaced && c.g.spoilt(ctx):
 			replaced = true
-			c.g.log.Warn("the lease is replaced: somebody has attached a key to it")
+			c.g.s.log.Warn("the lease is replaced: somebody has attached a key to it")
 		default:
 			return nil, err
 		}
@@ -119,31 +114,44 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 }
 
 // contend waits for c's turn and makes a handle. If that fails, or a hook panics, it takes c out of every queue.
-func (c *contender) contend(ctx context.Context, m mode, maxHold time.Duration) (l *Lock, err error) {
+func (c *contender) contend(ctx context.Context, m mode) (l *Lock, err error) {
 	defer func() {
 		if l == nil {
 			err = c.abandon(err)
 		}
 	}()
-	if c, err = m.enter(c, ctx); err != nil {
+	if m.enter != nil {
+		c, err = m.enter(c, ctx)
+	} else {
+		err = c.take(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return c.hold(ctx, maxHold)
+	return c.hold(ctx)
+}
+
+// take takes a place in etcd's queue and waits until it is the first or, if c only tries, fails unless it is.
+func (c *contender) take(ctx context.Context) error {
+	if c.try {
+		return c.tryEnter(ctx)
+	}
+	return c.enterAndWait(ctx)
 }
 
 // enterAndWait waits for c's turn in the session, takes a place at the end of etcd's queue unless the turn came with
 // one, and waits for its turn there. Those of a set it enters at once, and then waits for its turn in one after the
 // other. Any order will do: everybody that it waits for entered before it, and everybody that enters later waits for it.
-func (c *contender) enterAndWait(ctx context.Context) (_ *contender, err error) {
+func (c *contender) enterAndWait(ctx context.Context) (err error) {
 	var ahead []queue.Ahead
 	if c.waiter != nil {
 		if ahead, err = c.awaitTurn(ctx); err != nil {
-			return c, err
+			return err
 		}
 	}
 	if c.entry.Rev == 0 {
 		if ahead, err = c.enter(ctx); err != nil {
-			return c, err
+			return err
 		}
 	}
 	waited := false
@@ -159,10 +167,10 @@ func (c *contender) enterAndWait(ctx context.Context) (_ *contender, err error) 
 		}
 		waited = true
 		if err := part.await(ctx, ahead[i]); err != nil {
-			return c, err
+			return err
 		}
 	}
-	return c, nil
+	return nil
 }
 
 func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
@@ -170,12 +178,10 @@ func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {
 	ctx, cancel := scope.Join(ctx, c.life)
 	defer cancel()
 	err := c.g.queue.Await(ctx, c.entry.Entry, ahead)
-	if !errors.Is(err, queue.ErrGone) {
-		return err
+	if errors.Is(err, queue.ErrGone) {
+		return c.loseKey(ctx)
 	}
-	lost := c.whyDeleted(ctx)
-	c.lose(lost)
-	return lost
+	return err
 }
 
 // enter takes a place at the end of the queue of each name of c's set.
@@ -207,9 +213,7 @@ func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []q
 		case errors.Is(err, queue.ErrGone) && c.with != nil:
 			for _, c := range c.all() {
 				if c.entry.Rev == 0 {
-					lost := c.whyDeleted(ctx)
-					c.lose(lost)
-					return lost
+					return c.loseKey(ctx)
 				}
 			}
 		}
@@ -236,7 +240,7 @@ func (c *contender) discard() {
 
 // hold makes a handle of a contender that is first in the queue, if the lease is still valid by the local clock. If ctx
 // has ended, the caller has given up and gets no lock.
-func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, error) {
+func (c *contender) hold(ctx context.Context) (*Lock, error) {
 	c.g.checkDeadline()
 	switch {
 	case ctx.Err() != nil:
@@ -251,8 +255,8 @@ func (c *contender) hold(ctx context.Context, maxHold time.Duration) (*Lock, err
 	l := &Lock{contender: c, token: token}
 	c.g.served.Store(true)
 	c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
-	if maxHold > 0 {
-		l.maxHold = time.AfterFunc(maxHold, func() {
+	if c.maxHold > 0 {
+		l.bound = time.AfterFunc(c.maxHold, func() {
 			c.g.checkDeadline() // a loss that has already happened comes first
 			c.end(ErrMaxHold)
 		})

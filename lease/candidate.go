@@ -35,7 +35,6 @@ func campaign(ctx context.Context, session any, name, value string, as candidacy
 	}
 	l, err := s.obtain(ctx, name, opts, mode{
 		kind:  KindLeadership,
-		join:  func(*contender) {},
 		enter: func(c *contender, ctx context.Context) (*contender, error) { return c.stand(ctx, as) },
 	})
 	if err != nil {
@@ -53,7 +52,7 @@ func campaign(ctx context.Context, session any, name, value string, as candidacy
 // ended records what was found of l's key, and returns why l has ended.
 func (l *Lock) ended(ctx context.Context, end queue.End) error {
 	if end == queue.Deleted {
-		l.lose(l.whyDeleted(ctx))
+		_ = l.loseKey(ctx)
 	} else {
 		l.keyEnded(end)
 	}
@@ -80,7 +79,7 @@ func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contend
 		c.g.guards.Remove(&c.entry)
 		c.end(errAbandoned)
 		c.gone()
-		c = (&contender{name: c.name, owner: c.owner, hooked: c.hooked}).on(c.g)
+		c = (&contender{name: c.name, lockOptions: c.lockOptions, hooked: c.hooked}).on(c.g)
 	}
 }
 

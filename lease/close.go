@@ -26,7 +26,10 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		return s.awaitClosed(ctx)
+		if !closes(ctx, s.closed) {
+			return fmt.Errorf("lease: close: %w", context.Cause(ctx))
+		}
+		return s.closeErr
 	}
 	s.closing = true
 	close(s.ending)
@@ -39,10 +42,8 @@ func (s *Session) Close(ctx context.Context) error {
 
 	g.endHandles(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
 	go s.finish(ctx, g)
-	select {
-	case <-s.closed:
+	if closes(ctx, s.closed) {
 		return s.closeErr
-	case <-ctx.Done():
 	}
 	// Every request ends with ctx, but something in the caller's client, such as an interceptor, may ignore its
 	// context.
@@ -82,29 +83,25 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	close(s.closed)
 }
 
-// awaitClosed waits for a Close that is under way. If that has finished, it returns the result even if ctx has ended.
-func (s *Session) awaitClosed(ctx context.Context) error {
-	if !s.isClosed() {
-		select {
-		case <-s.closed:
-		case <-ctx.Done():
-			return fmt.Errorf("lease: close: %w", context.Cause(ctx))
-		}
+// closes waits until ch is closed or ctx ends, and reports whether ch is closed.
+func closes(ctx context.Context, ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+	case <-ctx.Done():
 	}
-	return s.closeErr
+	select {
+	case <-ch: // even if ctx has ended too
+		return true
+	default:
+		return false
+	}
 }
 
 // release waits until no acquisition waits and no function runs under Do, and then removes everything of the session
 // from the server.
 func (s *Session) release(ctx context.Context, g *grant) error {
-	select {
-	case <-s.idle:
-	case <-ctx.Done():
-		select {
-		case <-s.idle: // nothing runs: ctx alone is to blame
-		default:
-			return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
-		}
+	if !closes(ctx, s.idle) {
+		return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
 	}
 	// The server may still have earlier leases, with the keys of locks that were lost and not unlocked. These leases expire
 	// sooner, so they come after the present one.

@@ -8,11 +8,14 @@ import (
 
 // contender is one place in the order of a name: first an acquisition, then the hold behind a [Lock].
 type contender struct {
+	lockOptions
+
 	g      *grant
 	name   string
-	owner  string        // the text in the key
 	mark   string        // begins the suffix of the key: of a candidate, a permit
 	shared bool          // a reader's: it has no turn in the session but its own place in etcd's queue
+	try    bool          // it fails instead of waiting
+	ahead  *contender    // the acquisition of the session that makes a try fail
 	entry  queue.Guarded // zero until its turn in the session
 	late   bool          // a request to enter may still arrive at the server, or a key that was given up may be there
 
@@ -20,11 +23,21 @@ type contender struct {
 
 	with []*contender // the other names of a set, see [Session.LockAll]: without turns in the session, and with c's life
 
-	links          // in the order of its name; guarded by g.turns.mu
 	waiter *waiter // nil unless it waits for its turn in the session, or gave up while waiting
 
 	life context.Context //nolint:containedctx // of the acquisition, and then of the handle
 	end  context.CancelCauseFunc
+}
+
+// join puts an acquisition on a lease, and into the session's order of its name if its kind has one. It does not block.
+func (c *contender) join(g *grant, m mode) {
+	c.on(g)
+	for _, name := range m.more {
+		c.add(name, m.kind == KindTreeLock)
+	}
+	if m.kind == KindLock {
+		c.ahead = g.turns.join(c)
+	}
 }
 
 // on puts an acquisition that has not begun on a lease, with which it ends.

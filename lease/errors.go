@@ -71,7 +71,7 @@ const (
 	ReasonRevisionWentBack
 )
 
-var reasons = [...]string{
+var reasons = []string{
 	ReasonDeadlinePassed:   "no renewal was acknowledged before the deadline",
 	ReasonLeaseGone:        "the lease has expired or was revoked",
 	ReasonKeyDeleted:       "the key was deleted by somebody else",
@@ -80,12 +80,7 @@ var reasons = [...]string{
 	ReasonRevisionWentBack: "etcd's revisions went back",
 }
 
-func (r Reason) String() string {
-	if r <= 0 || int(r) >= len(reasons) {
-		return fmt.Sprintf("Reason(%d)", int(r))
-	}
-	return reasons[r]
-}
+func (r Reason) String() string { return nameOf("Reason", int(r), reasons) }
 
 // LostError is the cause of a lost handle's context, and the loss that [Lock.Unlock] and [Session.Do] report. It
 // matches [ErrLost].

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +26,6 @@ type grant struct {
 	guards    queue.Guards
 	lossCheck lossCheck
 	reaper    reaper
-	log       *slog.Logger
 
 	// handles is the parent of every handle's context; it ends at the loss or when the session is closed.
 	handles    context.Context //nolint:containedctx // the life of the handles, not of a call
@@ -53,7 +51,6 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	g := &grant{
 		s: s, id: id, ttl: ttl, margin: s.opts.margin(ttl), adopted: adopted, sent: sent,
 		gone: make(chan struct{}), renewed: make(chan struct{}, 1), look: make(chan struct{}, 1),
-		log: s.log, // the lease's ID is never logged
 	}
 	g.handles, g.endHandles = context.WithCancelCause(context.Background())
 	attempt := etcd.AttemptBound(ttl)
@@ -70,8 +67,8 @@ func (s *Session) newGrant(id clientv3.LeaseID, ttl time.Duration, sent clock.In
 	}
 	g.guards.Queue, g.guards.Spawn = g.queue, s.spawn
 	g.guards.Every = ttl / 3
-	g.guards.Warn = func(err error) { g.log.Warn("the key of a lock is not watched", "err", err) }
-	g.turns.first = make(map[string]*contender)
+	g.guards.Warn = func(err error) { g.s.log.Warn("the key of a lock is not watched", "err", err) }
+	g.turns.order = make(map[string][]*contender)
 	g.reaper.g, g.reaper.orphans, g.reaper.wake = g, make(map[string]*orphan), make(chan struct{}, 1)
 	return g
 }
@@ -150,7 +147,7 @@ func (g *grant) lose(cause *LostError) {
 	}
 	close(g.gone)
 	if cause.Reason != ReasonSessionClosed {
-		g.log.Error("lease lost", "reason", cause.Reason.String(), "err", cause.Err)
+		g.s.log.Error("lease lost", "reason", cause.Reason.String(), "err", cause.Err)
 	}
 	g.s.notify()
 }
@@ -169,7 +166,7 @@ func (g *grant) extend(sent clock.Instant) {
 	g.mu.Unlock()
 	poke(g.renewed)
 	if changed {
-		g.log.Info("lease held again")
+		g.s.log.Info("lease held again")
 		g.s.notify()
 	}
 }
@@ -186,7 +183,7 @@ func (g *grant) endanger(failure error) {
 	if !changed {
 		return
 	}
-	g.log.Warn("lease in jeopardy: a renewal is overdue", "err", failure)
+	g.s.log.Warn("lease in jeopardy: a renewal is overdue", "err", failure)
 	g.s.notify()
 }
 

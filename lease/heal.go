@@ -17,10 +17,9 @@ type healing struct {
 	done    chan struct{} // closed at the end
 }
 
-// withLease puts c on the present lease or, if that is lost, on a new one, and calls join. Acquisitions that wait for a
-// new lease join in the order of arrival, and before all later ones, so that join can take a place in an order. Join
-// does not block. On an error c has no lease, and join was not called.
-func (s *Session) withLease(ctx context.Context, c *contender, join func(*contender)) error {
+// withLease puts c on the present lease or, if that is lost, on a new one. Acquisitions that wait for a new lease join it
+// in the order of arrival, and before all later ones. On an error c has no lease.
+func (s *Session) withLease(ctx context.Context, c *contender, m mode) error {
 	for {
 		s.mu.Lock()
 		g := s.grant
@@ -37,7 +36,7 @@ func (s *Session) withLease(ctx context.Context, c *contender, join func(*conten
 			return s.restored
 		case alive:
 			s.mu.Unlock()
-			join(c.on(g))
+			c.join(g, m)
 			return nil
 		case s.grant != g:
 			s.mu.Unlock()
@@ -48,7 +47,7 @@ func (s *Session) withLease(ctx context.Context, c *contender, join func(*conten
 			s.goLocked(s.heal)
 		}
 		h := s.healing
-		place := h.waiting.PushBack(func(g *grant) { join(c.on(g)) })
+		place := h.waiting.PushBack(func(g *grant) { c.join(g, m) })
 		s.mu.Unlock()
 
 		var err error
@@ -90,7 +89,7 @@ func (s *Session) heal(ctx context.Context) {
 		g, err = s.takeLease(ctx)
 	}
 	if s.endHealing(g, err) {
-		g.log.Info("new lease", "ttl", g.ttl)
+		g.s.log.Info("new lease", "ttl", g.ttl)
 	}
 }
 

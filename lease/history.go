@@ -82,7 +82,7 @@ func (g *grant) suspect(rev int64) {
 			err = g.s.saw(before, present)
 		}
 		if err != nil && ctx.Err() == nil {
-			g.log.Warn("a renewal was answered with an old revision", "revision", rev, "err", err)
+			g.s.log.Warn("a renewal was answered with an old revision", "revision", rev, "err", err)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -63,17 +62,12 @@ const (
 	KindLeadership
 )
 
-var kinds = [...]string{
+var kinds = []string{
 	KindLock: "lock", KindReadLock: "read lock", KindLockSet: "lock set", KindTreeLock: "tree lock", KindPermit: "permit",
 	KindLeadership: "leadership",
 }
 
-func (k Kind) String() string {
-	if k <= 0 || int(k) >= len(kinds) {
-		return fmt.Sprintf("Kind(%d)", int(k))
-	}
-	return kinds[k]
-}
+func (k Kind) String() string { return nameOf("Kind", int(k), kinds) }
 
 // Acquisition is what a caller asks for.
 type Acquisition struct {
@@ -197,20 +191,24 @@ func (h *hooked) end(l *Lock, err error) {
 	}
 }
 
-func (h *hooked) lost(err *LostError) { h.hooks.Lost(h.ctx, h.held(time.Now()), err) }
+// lost calls Lost, if there is one.
+func (h *hooked) lost(err *LostError) {
+	if h.hooks.Lost != nil {
+		go h.hooks.Lost(h.ctx, h.held(time.Now()), err)
+	}
+}
 
-// unlocking is called by Unlock before it ends the hold, so that no goroutine is started to report that end. Lost: if
-// the hold turns out to be lost, Unlock calls lost. Released: otherwise, Unlock calls released.
-func (h *hooked) unlocking() (lost, released bool) {
+// unlocking is called by Unlock before it ends the hold, so that no goroutine is started to report that end. It reports
+// whether Unlock has to: it then calls lost or released.
+func (h *hooked) unlocking() bool {
 	switch {
 	case h == nil:
-		return false, false
-	case h.stop == nil:
-		return false, true
+		return false
+	case h.stop == nil: // nobody else reports it
+		return true
 	}
 	close(h.unlocked)
-	first := h.stop() || !h.over.Swap(true)
-	return first, first
+	return h.stop() || !h.over.Swap(true)
 }
 
 func (h *hooked) held(until time.Time) Hold {

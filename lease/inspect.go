@@ -3,7 +3,6 @@ package lease
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -86,10 +85,7 @@ func Inspect(ctx context.Context, client *clientv3.Client, name string) (Queue, 
 
 // checkInspected refuses a bad client and a name that no queue can have.
 func checkInspected(client *clientv3.Client, name string) error {
-	if client == nil {
-		return errors.New("lease: client is nil, want an etcd client")
-	}
-	if err := checkNamespace(client); err != nil {
+	if err := checkClient(client); err != nil {
 		return err
 	}
 	if err := checkQueueName(name); err != nil {
@@ -228,9 +224,7 @@ func (q *Queue) readTTLs(ctx context.Context, conn *etcd.Conn) error {
 // timeLeft reads the time left of a lease; known is false if the server does not know the lease.
 func timeLeft(ctx context.Context, conn *etcd.Conn, id clientv3.LeaseID) (left time.Duration, known bool, err error) {
 	err = conn.Do(ctx, inspectAttempt, func(a *etcd.Attempt) error {
-		resp, err := etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
-			return conn.Client.TimeToLive(ctx, id)
-		})
+		resp, err := timeToLive(a, conn.Client, id)
 		if err == nil {
 			left, known = max(0, time.Duration(resp.TTL)*time.Second), resp.GrantedTTL > 0
 		}

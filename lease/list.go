@@ -57,14 +57,12 @@ func List(ctx context.Context, client *clientv3.Client, prefix string) iter.Seq2
 
 func checkListed(client *clientv3.Client, prefix string) error {
 	switch {
-	case client == nil:
-		return errors.New("lease: client is nil, want an etcd client")
 	case len(prefix) > 2*queue.MaxName: // a session's, and a name
 		return fmt.Errorf("lease: prefix has %d bytes, want 0 to %d", len(prefix), 2*queue.MaxName)
 	case !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0):
 		return fmt.Errorf("lease: prefix is %q, want UTF-8 without NUL", prefix)
 	}
-	return checkNamespace(client)
+	return checkClient(client)
 }
 
 // listing is one use of List. The keys of nested names lie between those of the name above, so a queue stays open until

@@ -17,10 +17,10 @@ import (
 type Lock struct {
 	*contender
 
-	token   fence.Token
-	made    sync.Once       // makes ctx on first use
-	ctx     context.Context //nolint:containedctx // the contender's life, with the token
-	maxHold *time.Timer     // nil without WithMaxHold
+	token fence.Token
+	made  sync.Once       // makes ctx on first use
+	ctx   context.Context //nolint:containedctx // the contender's life, with the token
+	bound *time.Timer     // nil without WithMaxHold
 
 	unlocked    atomic.Bool
 	unconfirmed atomic.Bool // unlocked, but the deletion of the key is not confirmed

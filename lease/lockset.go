@@ -64,18 +64,9 @@ func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*Lock, e
 	return s.obtainAll(ctx, names, mode{kind: KindLockSet, names: names, try: try})
 }
 
-// obtainAll acquires the queues with these names at once. For a tree, the first is the node, and the others are entered
-// as a reader.
+// obtainAll acquires the queues with these names at once. For a tree, the first is the node.
 func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock, error) {
-	m.join = func(c *contender) {
-		for _, name := range names[1:] {
-			c.add(name, m.kind == KindTreeLock)
-		}
-	}
-	m.enter = (*contender).enterAndWait
-	if m.try {
-		m.enter = (*contender).tryEnter
-	}
+	m.more = names[1:]
 	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, m)
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
 		err = fmt.Errorf("the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w", 2*len(names), err)
@@ -91,7 +82,7 @@ func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock,
 
 // add adds a name to c's set.
 func (c *contender) add(name string, shared bool) {
-	other := &contender{g: c.g, name: name, owner: c.owner, shared: shared, hooked: c.hooked, life: c.life, end: c.end}
+	other := &contender{g: c.g, name: name, lockOptions: c.lockOptions, shared: shared, hooked: c.hooked, life: c.life, end: c.end}
 	other.entry.Ended = other.keyEnded
 	c.with = append(c.with, other)
 }
@@ -109,18 +100,17 @@ func (c *contender) entries() []queue.Entry {
 }
 
 // tryEnter enters only if all queues, of one name or of a set, are empty.
-func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
+func (c *contender) tryEnter(ctx context.Context) error {
+	if c.ahead != nil {
+		return c.findHolder(ctx)
+	}
 	var holders []*mvccpb.KeyValue
 	err := c.enterBy(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
 		holders, err = c.g.queue.TryEnterAll(a, set, c.owner)
 		return err
 	})
 	if err != nil {
-		if c.with == nil && c.entry.Rev != 0 {
-			// The next acquisition of the session may get c's place. It then enters with the same key, to see if it is there.
-			c.late, c.entry.Rev = true, 0
-		}
-		return c, err
+		return err
 	}
 	var locked []error
 	for i, part := range c.all() {
@@ -132,9 +122,9 @@ func (c *contender) tryEnter(ctx context.Context) (*contender, error) {
 		slices.Reverse(locked)
 	}
 	if len(locked) == 1 {
-		return c, locked[0]
+		return locked[0]
 	}
-	return c, errors.Join(locked...)
+	return errors.Join(locked...)
 }
 
 // given returns the names of c's set as the caller gave them, each once.

@@ -70,16 +70,17 @@ func (g *grant) leaseGone(ctx context.Context) *LostError {
 	// Briefly: the handles have to end now, even if the reason stays unknown. So every endpoint is asked at once.
 	ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 	defer cancel()
-	resp, err := g.timeToLive(g.s.conn.Once(ctx).Beside(0))
+	resp, err := timeToLive(g.s.conn.Once(ctx).Beside(0), g.s.conn.Client, g.id)
 	if err == nil && resp.GrantedTTL == 0 { // TTL is rounded down to seconds: at 0 the lease may be alive
 		g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: g.id})
 	}
 	return lostBy(g.handles)
 }
 
-func (g *grant) timeToLive(a *etcd.Attempt, opts ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+func timeToLive(a *etcd.Attempt, client *clientv3.Client, id clientv3.LeaseID, opts ...clientv3.LeaseOption,
+) (*clientv3.LeaseTimeToLiveResponse, error) {
 	return etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseTimeToLiveResponse, error) {
-		return g.s.conn.Client.TimeToLive(ctx, g.id, opts...)
+		return client.TimeToLive(ctx, id, opts...)
 	})
 }
 
@@ -92,12 +93,19 @@ func (g *grant) spoilt(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.queue.Bound)
 	defer cancel()
-	resp, err := g.timeToLive(g.s.conn.Once(ctx), clientv3.WithAttachedKeys())
+	resp, err := timeToLive(g.s.conn.Once(ctx), g.s.conn.Client, g.id, clientv3.WithAttachedKeys())
 	if err != nil {
 		return errors.Is(err, rpctypes.ErrPermissionDenied) // to read a key of the lease
 	}
 	others := slices.ContainsFunc(resp.Keys, func(key []byte) bool { return !strings.Contains(string(key), g.s.nonce) })
 	return others && len(g.keys.inUse()) == 0
+}
+
+// loseKey ends a contender whose key was found gone, and returns the loss.
+func (c *contender) loseKey(ctx context.Context) *LostError {
+	lost := c.whyDeleted(ctx)
+	c.lose(lost)
+	return lost
 }
 
 // whyDeleted returns the loss of a lock whose key is gone.
@@ -122,7 +130,7 @@ func (c *contender) lose(cause *LostError) {
 		return
 	}
 	c.g.guards.Remove(&c.entry)
-	c.g.log.Error("lock lost", "lock", nodeName(c.name), "reason", cause.Reason.String())
+	c.g.s.log.Error("lock lost", "lock", nodeName(c.name), "reason", cause.Reason.String())
 	if cause.Reason == ReasonKeyDeleted {
 		c.pass()
 	}

@@ -1,15 +1,19 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// checkNamespace refuses a client of which only some parts have a namespace. With a bare Lease, the lease would list
-// the session's keys under other names; with a bare Watcher, no waiter would learn of its turn. Package
+// checkClient refuses no client, and one of which only some parts have a namespace. With a bare Lease, the lease would
+// list the session's keys under other names; with a bare Watcher, no waiter would learn of its turn. Package
 // clientv3/namespace does not export its types, so the check goes by their names.
-func checkNamespace(client *clientv3.Client) error {
+func checkClient(client *clientv3.Client) error {
+	if client == nil {
+		return errors.New("lease: client is nil, want an etcd client")
+	}
 	var inside, bare []string
 	for _, part := range []struct {
 		name, wrapper string

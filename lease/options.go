@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -52,10 +51,7 @@ type Options struct {
 
 // resolve checks o and fills in the defaults. Margin 0 stays: its default depends on the TTL that the server grants.
 func (o Options) resolve(client *clientv3.Client) (Options, error) {
-	if client == nil {
-		return o, errors.New("lease: client is nil, want an etcd client")
-	}
-	if err := checkNamespace(client); err != nil {
+	if err := checkClient(client); err != nil {
 		return o, err
 	}
 	switch {
@@ -112,9 +108,8 @@ func checkOwner(field, owner string) error {
 type LockOption func(*lockOptions)
 
 type lockOptions struct {
-	owner   string
-	maxHold time.Duration
-
+	owner       string // the text in the key
+	maxHold     time.Duration
 	limitChange bool
 }
 

@@ -94,26 +94,19 @@ func (s *Session) permit(ctx context.Context, name string, of int, opts []LockOp
 	if of < 1 || of > maxPermits {
 		return nil, fmt.Errorf("lease: of is %d, want 1 to %d", of, maxPermits)
 	}
-	o, err := newLockOptions(opts, s.opts)
-	if err != nil {
-		return nil, err
-	}
 	return s.acquire(ctx, name, opts, mode{
 		kind: KindPermit, try: try,
-		join: func(*contender) {},
 		enter: func(c *contender, ctx context.Context) (*contender, error) {
 			c.mark = queue.SlotMark(of) // shows others that it waits for a permit
-			return (&semaphore{turnstile: c, of: of, try: try, limitChange: o.limitChange}).enter(ctx)
+			return (&semaphore{turnstile: c, of: of}).enter(ctx)
 		},
 	})
 }
 
 // semaphore is an acquisition of a permit.
 type semaphore struct {
-	turnstile   *contender // for the queue of the semaphore's name
-	of          int
-	try         bool
-	limitChange bool
+	turnstile *contender // for the queue of the semaphore's name
+	of        int
 }
 
 // enter takes a slot at once if one is free and nobody waits; otherwise it waits in the turnstile. It returns the
@@ -121,7 +114,7 @@ type semaphore struct {
 func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 	c := s.turnstile
 	free := rand.IntN(s.of)
-	for tries := 0; s.try || tries < fewSlots; tries++ {
+	for tries := 0; c.try || tries < fewSlots; tries++ {
 		slot := s.at(free)
 		var seen queue.Slots
 		var waits bool
@@ -142,17 +135,13 @@ func (s *semaphore) enter(ctx context.Context) (*contender, error) {
 		slot.clear()
 		c.with = nil
 		if free = seen.Free(s.of); waits || free < 0 || seen.Other != nil {
-			if s.try && !waits && seen.Other == nil {
+			if c.try && !waits && seen.Other == nil {
 				return c, s.full(ctx, seen)
 			}
 			break
 		}
 	}
-	wait := (*contender).enterAndWait
-	if s.try {
-		wait = (*contender).tryEnter
-	}
-	if _, err := wait(c, ctx); err != nil {
+	if err := c.take(ctx); err != nil {
 		return c, err
 	}
 	return s.pass(ctx)
@@ -169,7 +158,7 @@ func (s *semaphore) pass(ctx context.Context) (*contender, error) {
 		wait, cancel := scope.Join(ctx, c.life)
 		err := c.g.queue.AwaitSlots(wait, c.entry.Prefix, s.of, func(now queue.Slots) bool {
 			seen, free = now, now.Free(s.of)
-			return free >= 0 && seen.Other == nil || s.disagrees(seen) || s.try
+			return free >= 0 && seen.Other == nil || s.disagrees(seen) || c.try
 		})
 		cancel()
 		switch {
@@ -188,9 +177,7 @@ func (s *semaphore) pass(ctx context.Context) (*contender, error) {
 		})
 		switch {
 		case errors.Is(err, queue.ErrGone):
-			lost := c.whyDeleted(ctx)
-			c.lose(lost)
-			return c, lost
+			return c, c.loseKey(ctx)
 		case err != nil:
 			return c, err
 		case slot.entry.Rev != 0:
@@ -203,7 +190,7 @@ func (s *semaphore) pass(ctx context.Context) (*contender, error) {
 
 // disagrees reports whether somebody uses the semaphore with another number of permits, and that is an error.
 func (s *semaphore) disagrees(seen queue.Slots) bool {
-	return seen.Other != nil && !seen.Passing && !s.limitChange
+	return seen.Other != nil && !seen.Passing && !s.turnstile.limitChange
 }
 
 // at makes a contender for a slot. It shares the turnstile's life.

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -312,9 +310,9 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 // the loss is settled.
 func TestSession_Permit_placeIsLostAtTheSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var left atomic.Int64
+		left, hooks := cleanUps()
 		a := start(t, lease.Options{})
-		b := open(t, a.srv, lease.Options{Hooks: &lease.Hooks{CleanUp: func(_ clientv3.LeaseID, keys int) { left.Store(int64(keys)) }}})
+		b := open(t, a.srv, lease.Options{Hooks: hooks})
 		p := a.permit(t, "s", 1)
 		waiting := b.waitPermit(t.Context(), "s", 1)
 		b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second, Match: writes})

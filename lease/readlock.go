@@ -25,14 +25,14 @@ type ReadLock struct{ held }
 // that waited to become writers would wait for each other. Unlock it, and lock again. Names, ctx, options and errors
 // are those of [Session.Lock].
 func (s *Session) RLock(ctx context.Context, name string, opts ...LockOption) (*ReadLock, error) {
-	return grip[ReadLock](s.rlock(ctx, name, opts, false))
+	return grip[ReadLock](s.acquire(ctx, name, opts, mode{kind: KindReadLock}))
 }
 
 // TryRLock takes the lock called name as a reader if no writer holds it or waits for it. Otherwise it returns at once a
 // [*LockedError], which matches [ErrLocked] and names the oldest of these writers. Other errors are those of
 // [Session.Lock].
 func (s *Session) TryRLock(ctx context.Context, name string, opts ...LockOption) (*ReadLock, error) {
-	return grip[ReadLock](s.rlock(ctx, name, opts, true))
+	return grip[ReadLock](s.acquire(ctx, name, opts, mode{kind: KindReadLock, try: true}))
 }
 
 // RDo is [Session.Do] with the lock taken as [Session.RLock] takes it. The context that fn gets carries the token for
@@ -41,16 +41,8 @@ func (s *Session) RDo(ctx context.Context, name string, fn func(ctx context.Cont
 	if fn == nil {
 		return errNoFunction
 	}
-	return s.do(ctx, name, func() (*Lock, error) { return s.rlock(ctx, name, opts, false) },
+	return s.do(ctx, name, func() (*Lock, error) { return s.acquire(ctx, name, opts, mode{kind: KindReadLock}) },
 		func(ctx context.Context, token fence.Token) error { return fn(ctx, fence.ReadToken(token)) })
-}
-
-func (s *Session) rlock(ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
-	enter := (*contender).enterAndWait
-	if try {
-		enter = (*contender).tryEnter
-	}
-	return s.acquire(ctx, name, opts, mode{kind: KindReadLock, try: try, join: func(c *contender) { c.shared = true }, enter: enter})
 }
 
 // Token returns the fencing token of this hold: larger than that of every earlier writer of the name. Once it is used

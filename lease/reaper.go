@@ -182,7 +182,7 @@ func (r *reaper) sweep(ctx context.Context, list []*orphan) {
 		return err
 	})
 	if len(failed) > 0 && ctx.Err() == nil && r.postpone(failed, err) {
-		r.g.log.Warn("keys of failed attempts not deleted yet", "keys", len(failed), "err", err)
+		r.g.s.log.Warn("keys of failed attempts not deleted yet", "keys", len(failed), "err", err)
 	}
 }
 

@@ -25,18 +25,18 @@ func (g *grant) reclaim() {
 		defer g.keys.record(false)
 		var attached [][]byte
 		_, err := g.while(ctx, func(a *etcd.Attempt) error {
-			resp, err := g.timeToLive(a, clientv3.WithAttachedKeys())
+			resp, err := timeToLive(a, g.s.conn.Client, g.id, clientv3.WithAttachedKeys())
 			if err == nil {
 				attached = resp.Keys
 			}
 			return err
 		})
 		if err != nil && ctx.Err() == nil && g.handles.Err() == nil {
-			g.log.Warn("released keys that may be there again could not be read", "err", err)
+			g.s.log.Warn("released keys that may be there again could not be read", "err", err)
 		}
 		for _, key := range attached {
 			if e, back := g.takeBack(string(key)); back && g.reaper.add(e, true) {
-				g.log.Warn("a released key is there again: etcd was restored, or a late request arrived", "below", e.Prefix)
+				g.s.log.Warn("a released key is there again: etcd was restored, or a late request arrived", "below", e.Prefix)
 			}
 		}
 	})

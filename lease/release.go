@@ -34,14 +34,9 @@ const (
 	ReleaseNow
 )
 
-var releaseModes = [...]string{ReleaseAsked: "asked", ReleaseWait: "wait", ReleaseNow: "now"}
+var releaseModes = []string{ReleaseAsked: "asked", ReleaseWait: "wait", ReleaseNow: "now"}
 
-func (m ReleaseMode) String() string {
-	if m < 0 || int(m) >= len(releaseModes) {
-		return fmt.Sprintf("ReleaseMode(%d)", int(m))
-	}
-	return releaseModes[m]
-}
+func (m ReleaseMode) String() string { return nameOf("ReleaseMode", int(m), releaseModes) }
 
 // ReleaseOptions say how [Release] frees a lock, and from which holder.
 type ReleaseOptions struct {

@@ -32,10 +32,10 @@ type Session struct {
 	clock     clock.Clock
 	nonce     string          // in every key of this session
 	revisions *etcd.Revisions // highest seen, of the era
-	log       *slog.Logger    // never blocks
+	log       *slog.Logger    // never blocks; a lease's ID is never logged
 	logs      *logqueue.Queue // behind log; nil if there is no logger
-	events    *logqueue.Queue // calls of Hooks.Renewed
-	states    *logqueue.Queue // calls of StateChanged and CleanUp: one each for the status and a lease, so none is dropped
+	events    logqueue.Queue  // calls of Hooks.Renewed
+	states    logqueue.Queue  // calls of StateChanged and CleanUp: one each for the status and a lease, so none is dropped
 	reporting atomic.Bool     // a call of StateChanged waits in states
 	reported  Status          // the last one that StateChanged got; only states uses it
 
@@ -71,10 +71,12 @@ func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Se
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(client, opts, clock.System)
-	stop := s.logWhileWaiting(ctx)
+	s := newSession(client, opts)
+	waiting, stop := context.WithCancel(ctx)
+	s.wg.Go(func() { s.logWhile(waiting) })
 	g, err := s.takeLease(ctx)
 	stop()
+	s.wg.Wait()
 	if err != nil {
 		return nil, fmt.Errorf("lease: new session: %w", err)
 	}
@@ -101,7 +103,7 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	if id == clientv3.NoLease {
 		return nil, errors.New("lease: adopt: id is 0, want a lease's")
 	}
-	s := newSession(client, opts, clock.System)
+	s := newSession(client, opts)
 	var g *grant
 	err = s.conn.Do(ctx, etcd.AttemptBound(opts.TTL), func(a *etcd.Attempt) error {
 		sent := s.clock.Now()
@@ -121,12 +123,12 @@ func Adopt(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, op
 	return s, nil
 }
 
-func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session {
+func newSession(client *clientv3.Client, opts Options) *Session {
 	conn := etcd.Of(client)
 	s := &Session{
 		conn:      conn,
 		opts:      opts,
-		clock:     clk,
+		clock:     clock.System,
 		nonce:     strings.ToLower(rand.Text()[:8]),
 		revisions: conn.Revisions(opts.Era),
 		changed:   make(chan struct{}),
@@ -135,30 +137,20 @@ func newSession(client *clientv3.Client, opts Options, clk clock.Clock) *Session
 		strays:    make(map[string]time.Time),
 	}
 	s.log, s.logs = logqueue.New(opts.Logger)
-	s.events, s.states = new(logqueue.Queue), new(logqueue.Queue)
 	s.run, s.stop = context.WithCancel(context.Background())
 	return s
 }
 
-// logWhileWaiting logs after 5 s without an answer, and every 30 s from then on, until stop is called.
-func (s *Session) logWhileWaiting(ctx context.Context) (stop func()) {
-	const first, again = 5 * time.Second, 30 * time.Second
-	ctx, cancel := context.WithCancel(ctx)
-	began, done := time.Now(), make(chan struct{})
-	go func() {
-		defer close(done)
-		for pause := first; ; pause = again {
-			select {
-			case <-time.After(pause):
-				s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began), "err", s.conn.Unreachable(ctx))
-			case <-ctx.Done():
-				return
-			}
+// logWhile logs after 5 s without an answer, and every 30 s from then on, until waiting ends.
+func (s *Session) logWhile(waiting context.Context) {
+	began := time.Now()
+	for pause := 5 * time.Second; ; pause = 30 * time.Second {
+		select {
+		case <-time.After(pause):
+			s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began), "err", s.conn.Unreachable(waiting))
+		case <-waiting.Done():
+			return
 		}
-	}()
-	return func() {
-		cancel()
-		<-done
 	}
 }
 

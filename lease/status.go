@@ -25,13 +25,16 @@ const (
 	StateLost
 )
 
-var states = [...]string{StateHeld: "held", StateJeopardy: "jeopardy", StateLost: "lost"}
+var states = []string{StateHeld: "held", StateJeopardy: "jeopardy", StateLost: "lost"}
 
-func (s State) String() string {
-	if s <= 0 || int(s) >= len(states) {
-		return fmt.Sprintf("State(%d)", int(s))
+func (s State) String() string { return nameOf("State", int(s), states) }
+
+// nameOf returns the name of a constant, or for a number without one a text like "State(7)".
+func nameOf(kind string, n int, names []string) string {
+	if n < 0 || n >= len(names) || names[n] == "" {
+		return fmt.Sprintf("%s(%d)", kind, n)
 	}
-	return states[s]
+	return names[n]
 }
 
 // Status is the status of a session's present lease.
@@ -75,8 +78,7 @@ func (s *Session) Status() Status {
 func (s *Session) Changes(ctx context.Context) iter.Seq[Status] {
 	return func(yield func(Status) bool) {
 		var last Status
-		for {
-			closed := s.isClosed()
+		for closed := false; ; {
 			s.mu.Lock()
 			g, changed := s.grant, s.changed
 			s.mu.Unlock()
@@ -91,19 +93,11 @@ func (s *Session) Changes(ctx context.Context) iter.Seq[Status] {
 			select {
 			case <-changed:
 			case <-s.closed:
+				closed = true // and look once more
 			case <-ctx.Done():
 				return
 			}
 		}
-	}
-}
-
-func (s *Session) isClosed() bool {
-	select {
-	case <-s.closed:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -12,12 +13,9 @@ import (
 // etcd's queue, or holds the lock; the others wait here, unseen by other processes. When a turn ends, the next
 // acquisition gets a place at the end of etcd's queue, so other processes come in between.
 type turns struct {
-	mu    sync.Mutex            // guards the field below, and the links of the contenders
-	first map[string]*contender // by name
+	mu    sync.Mutex              // guards the field below
+	order map[string][]*contender // by name; it is the turn of the first
 }
-
-// links make a ring of the acquisitions of one name.
-type links struct{ next, prev *contender }
 
 // place is the place in etcd's queue that an acquisition gets with its turn, if any.
 type place struct {
@@ -33,44 +31,36 @@ type waiter struct {
 	settled atomic.Bool   // its turn has come or it has given up, whichever came first
 }
 
-// join puts c at the end of its name's order. It returns the acquisition whose turn it is, nil if that is c. With alone
-// set, c joins only if it is the first.
-func (t *turns) join(c *contender, alone bool) (first *contender) {
+// join puts c at the end of its name's order. If c only tries and is not the first, c stays outside, and join returns the
+// acquisition whose turn it is.
+func (t *turns) join(c *contender) (ahead *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := t.first[c.name]
-	switch {
-	case f == nil:
-		c.next, c.prev = c, c
-		t.first[c.name] = c
-		return nil
-	case alone:
-		return f
+	order := t.order[c.name]
+	if len(order) > 0 {
+		if c.try {
+			return order[0]
+		}
+		c.waiter = &waiter{turn: make(chan struct{})}
 	}
-	c.waiter = &waiter{turn: make(chan struct{})}
-	c.next, c.prev = f, f.prev
-	c.prev.next, f.prev = c, c
-	return f
+	t.order[c.name] = append(order, c)
+	return nil
 }
 
-// leave takes c out of the order. If that ends c's turn, it returns the acquisition whose turn is next, nil if none
-// waits.
+// leave ends c's turn, if it has not ended before. It returns the acquisition whose turn is next, nil if none waits.
 func (t *turns) leave(c *contender) (next *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.next == nil { // it has already left
+	order := t.order[c.name]
+	switch {
+	case len(order) == 0 || order[0] != c:
+		return nil
+	case len(order) == 1:
+		delete(t.order, c.name)
 		return nil
 	}
-	if t.first[c.name] == c {
-		if next = c.next; next == c {
-			next = nil
-			delete(t.first, c.name)
-		} else {
-			t.first[c.name] = next
-		}
-	}
-	c.unlink()
-	return next
+	t.order[c.name] = slices.Delete(order, 0, 1)
+	return order[0]
 }
 
 // quit takes c, which has given up before its turn, out of the order. If its turn has come meanwhile, c stays there,
@@ -78,14 +68,9 @@ func (t *turns) leave(c *contender) (next *contender) {
 func (t *turns) quit(c *contender) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.next != nil && t.first[c.name] != c {
-		c.unlink()
+	if i := slices.Index(t.order[c.name], c); i > 0 {
+		t.order[c.name] = slices.Delete(t.order[c.name], i, i+1)
 	}
-}
-
-func (c *contender) unlink() {
-	c.next.prev, c.prev.next = c.prev, c.next
-	c.next, c.prev = nil, nil
 }
 
 // awaitTurn waits for c's turn and takes the place that comes with it.
@@ -127,10 +112,10 @@ func (c *contender) pass() { c.g.give(c.g.turns.leave(c), place{}) }
 // nobody takes the place, its key is deleted.
 func (c *contender) passOn() { c.g.give(c.inherit(c.g.turns.leave(c))) }
 
-// inherit returns what next gets of c's place: all of it if next has the same text for people, otherwise nothing, and
-// c's key is deleted.
+// inherit returns what next gets of c's place: all of it if c has one for certain and next has the same text for people,
+// otherwise nothing, and c's key is deleted.
 func (c *contender) inherit(next *contender) (*contender, place) {
-	if next != nil && next.owner == c.owner && (c.entry.Rev != 0 || c.late) {
+	if next != nil && next.owner == c.owner && c.entry.Rev != 0 && !c.try {
 		return next, place{entry: c.entry.Entry, late: c.late}
 	}
 	c.clear()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -169,27 +168,6 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 			require.Empty(t, a.keys(""))
 		})
 	}
-}
-
-// A place that its first owner does not know of, because the answer was lost, is inherited too.
-func TestTurns_unknownPlaceIsInherited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b, c := a.join(t), a.join(t)
-		l := a.lock(t, "a")
-		b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Match: func(call fakeetcd.Call) bool {
-			return puts(call) && len(call.Request.(*pb.TxnRequest).Compare[0].RangeEnd) == 0 // not the one for an empty queue
-		}})
-		first := b.wait(timeout(t, time.Second), "a")
-		behind := c.wait(t.Context(), "a")
-		heirs := b.line(t, "a", 2)
-		require.Len(t, a.keys(""), 3)
-		require.ErrorIs(t, receive(t, first).err, context.DeadlineExceeded)
-		pass(t, l, heirs[0], behind, heirs[1])
-		require.Equal(t, time.Second, a.now())
-		a.at(time.Hour)
-		require.Empty(t, a.keys(""))
-	})
 }
 
 // An inherited place is guarded, and lost, like any other.

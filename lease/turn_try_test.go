@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -120,32 +118,6 @@ func TestTurns_lockBehindATryLock(t *testing.T) {
 	}
 }
 
-// A TryLock that gives up before its answer leaves a request under way, which must not become a hold without an owner.
-func TestTurns_lockBehindATryLockThatGivesUp(t *testing.T) {
-	for name, fault := range map[string]fakeetcd.Fault{
-		"answer lost":  {Times: 1, Lose: fakeetcd.Answer},
-		"request lost": {Times: 1, Lose: fakeetcd.Request},
-		"request late": {Times: 1, Before: 2 * time.Second, Late: true},
-		"all late":     {Times: 4, Before: 3 * time.Second, Late: true},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{TTL: time.Hour})
-			e.c.Inject(fakeetcd.Txn, fault)
-			tried := later(func() error { return second(e.s.TryLock(timeout(t, time.Second), "a")) })
-			synctest.Wait()
-			waiting := e.line(t, "a", 3)
-			require.Error(t, receive(t, tried))
-			got := granted(t, waiting[0])
-			time.Sleep(5 * time.Second)
-			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-			requireLive(t, got.lock)
-			pass(t, got.lock, waiting[1:]...)
-			e.at(50 * time.Minute)
-			require.Empty(t, e.keys(""))
-		})
-	}
-}
-
 // leaves reports whether a request leaves a queue, or those of a set.
 func leaves(c fakeetcd.Call) bool {
 	ops := c.Request.(*pb.TxnRequest).Success
@@ -153,26 +125,6 @@ func leaves(c fakeetcd.Call) bool {
 		ops = ops[0].GetRequestTxn().Success
 	}
 	return len(ops) > 0 && ops[0].GetRequestDeleteRange() != nil
-}
-
-// A TryLock has entered past a stray key, found somebody ahead, and left; the answer to that was lost. The caller
-// behind it must not take itself for a contender that is in the queue.
-func TestTurns_lockBehindATryLockThatHasLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		other := e.join(t)
-		e.srv.Put("a/planted", "")
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Match: leaves})
-		tried := later(func() error { return second(e.s.TryLock(timeout(t, 1500*time.Millisecond), "a")) })
-		synctest.Wait()
-		waiting := e.line(t, "a", 1)
-		l := other.lock(t, "a")
-		require.ErrorIs(t, receive(t, tried), context.DeadlineExceeded)
-		time.Sleep(time.Second)
-		require.NoError(t, l.Unlock(t.Context()))
-		require.NoError(t, granted(t, waiting[0]).lock.Unlock(t.Context()))
-	})
 }
 
 // An acquisition that tries has entered behind nested names, finds an older contender and leaves. That request is
@@ -186,11 +138,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: late, Late: true})
 		return e, e.join(t), e.join(t)
 	}
-	requireExclusive := func(t *testing.T, e *env, held interface {
-		Err() error
-		Unlock(context.Context) error
-	}, next <-chan struct{},
-	) {
+	requireExclusive := func(t *testing.T, e *env, held hold, next <-chan struct{}) {
 		t.Helper()
 		e.at(time.Minute)
 		requirePending(t, next)
@@ -200,8 +148,8 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 	}
 
 	inBubble(t, "it is not late: nothing is left to clean up", func(t *testing.T) {
-		var left atomic.Int64
-		e := start(t, lease.Options{Hooks: &lease.Hooks{CleanUp: func(_ clientv3.LeaseID, keys int) { left.Store(int64(keys)) }}})
+		left, hooks := cleanUps()
+		e := start(t, lease.Options{Hooks: hooks})
 		other := e.join(t)
 		e.srv.Put("a/nested/x", "")
 		require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
@@ -243,20 +191,6 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		require.ErrorIs(t, got.err, lease.ErrLocked)
 		receive(t, next)
 	})
-	inBubble(t, "the next caller gets the place", func(t *testing.T) {
-		e, other, third := with(t, 1100*time.Millisecond)
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
-		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(timeout(t, 2*time.Second), "a") })
-		waiting := e.wait(t.Context(), "a")
-		l := other.lock(t, "a")
-		e.at(1500 * time.Millisecond)
-		require.NoError(t, l.Unlock(t.Context()))
-		require.ErrorIs(t, receive(t, tried).err, context.DeadlineExceeded)
-		got := granted(t, waiting).lock
-		next := make(chan struct{})
-		go func() { defer close(next); <-third.wait(t.Context(), "a") }()
-		requireExclusive(t, e, got, next)
-	})
 	inBubble(t, "a permit", func(t *testing.T) {
 		e, other, third := with(t, 5100*time.Millisecond)
 		l := other.lock(t, "a") // in the turnstile
@@ -280,53 +214,4 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.at(2 * time.Minute)
 		require.Equal(t, []string{"a/nested/x"}, e.keys(""))
 	})
-	inBubble(t, "the request to leave is refused, and the caller gives up as the next attempt finds the key", func(t *testing.T) {
-		e, other, _ := with(t, 0)
-		e.c.Reset()
-		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Err: rpctypes.ErrGRPCRequestTooManyRequests})
-		ctx, cancel := context.WithCancel(t.Context())
-		e.c.KV = committing{e.c.KV, func(resp *clientv3.TxnResponse) {
-			if len(resp.Responses) == 2 { // the key, and the others
-				cancel()
-			}
-		}}
-		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(ctx, "a") })
-		l := other.lock(t, "a")
-		require.ErrorIs(t, receive(t, tried).err, context.Canceled)
-		require.NoError(t, l.Unlock(t.Context()))
-		e.at(time.Minute)
-		require.Equal(t, []string{"a/nested/x"}, e.keys(""))
-	})
-}
-
-// committing is a KV that calls a function after each transaction, before its caller gets the answer.
-type committing struct {
-	clientv3.KV
-
-	then func(*clientv3.TxnResponse)
-}
-
-func (c committing) Txn(ctx context.Context) clientv3.Txn {
-	return &committingTxn{c.KV.Txn(ctx), c.then}
-}
-
-type committingTxn struct {
-	clientv3.Txn
-
-	then func(*clientv3.TxnResponse)
-}
-
-func (t *committingTxn) If(cmps ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cmps...); return t }
-
-func (t *committingTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
-
-func (t *committingTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
-
-func (t *committingTxn) Commit() (*clientv3.TxnResponse, error) {
-	resp, err := t.Txn.Commit()
-	if err == nil {
-		t.then(resp)
-	}
-	return resp, err
 }

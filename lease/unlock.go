@@ -36,17 +36,17 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	then := time.Now()
 	l.g.checkDeadline() // the deadline's timer may be late
 	alive := ctx.Err() == nil
-	callsLost, callsReleased := l.hooked.unlocking()
+	reports := l.hooked.unlocking()
 	l.end(ErrUnlocked)
 	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
 	defer cancel()
-	if l.maxHold != nil {
-		l.maxHold.Stop()
+	if l.bound != nil {
+		l.bound.Stop()
 	}
 	l.each(func(c *contender) { c.g.guards.Remove(&c.entry) })
 	if lost := l.lost(); lost != nil {
-		if callsLost {
-			go l.hooked.lost(lost)
+		if reports {
+			l.hooked.lost(lost)
 		}
 		l.each(func(c *contender) {
 			if lost.Reason == ReasonKeyDeleted && lost.Key == c.entry.Key {
@@ -58,7 +58,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 		l.pass()
 		return lost
 	}
-	if callsReleased {
+	if reports {
 		defer func() { l.hooked.released(then, err) }()
 	}
 	gone := l.contender

@@ -61,7 +61,7 @@ var plants = []plant{
 			"len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n\t}\n"},
 	}},
 	{"callers of a session are served in reverse", []edit{
-		{"lease/turn.go", "if next = c.next; next == c {", "if next = c.prev; next == c {"},
+		{"lease/turn.go", "t.order[c.name] = append(order, c)", "t.order[c.name] = slices.Insert(order, min(len(order), 1), c)"},
 	}},
 	{"a guard accepts the token just below its mark", []edit{
 		{"fence/mark.go", "case b.Token < m.write:", "case b.Token < m.write-1:"},
