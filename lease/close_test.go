@@ -116,19 +116,6 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 	}
 }
 
-func TestSession_Close_ofALostSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(third)
-		require.NoError(t, e.s.Close(t.Context()))
-		require.Empty(t, e.c.Calls(fakeetcd.Revoke), "it is known to be gone")
-		requireLost(t, l.Unlock(t.Context()), lease.ReasonLeaseGone)
-		requireLost(t, e.s.Status().Err, lease.ReasonLeaseGone) // the first end counts
-	})
-}
-
 // Acquisitions that wait for a new lease end with Close, and so does the request for it.
 func TestSession_Close_whileHealing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -154,28 +141,7 @@ func TestSession_Close_whileHealing(t *testing.T) {
 	})
 }
 
-// A lease that is granted while the session closes is not used.
-func TestSession_Close_asTheNewLeaseComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := startLost(t)
-		e.c.Inject(fakeetcd.Grant, fakeetcd.Fault{After: time.Second})
-		next := e.wait(t.Context(), "a")
-		release := make(chan struct{})
-		require.Equal(t, third, e.now())
-		go func() {
-			defer close(release)
-			_ = e.s.Close(t.Context())
-		}()
-		<-release
-		require.ErrorIs(t, receive(t, next).err, lease.ErrClosed)
-		require.Equal(t, lease.StateLost, e.s.Status().State)
-		require.Empty(t, e.keys(""))
-		e.at(third + 2*ttl)
-		require.Empty(t, e.leaseIDs())
-	})
-}
-
-// The same while Close still waits for a function.
+// A lease that is granted while Close waits for a function is not used.
 func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -289,31 +255,23 @@ func TestNewSession_isBoundedByItsContext(t *testing.T) {
 	})
 }
 
-func TestSession_Close_boundedWhileAskingWhy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		e.at(time.Second)
-		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
-		require.True(t, e.srv.Delete(l.Key()))
-		synctest.Wait()
-		require.NoError(t, e.s.Close(t.Context()))
-		require.Equal(t, time.Second, e.now())
-	})
+// startWithAnEarlierLease starts a session that has lost a lease, which the server still has with the key of a lock, and
+// holds a lock on another.
+func startWithAnEarlierLease(t *testing.T) (e *env, earlier clientv3.LeaseID) {
+	t.Helper()
+	e = start(t, lease.Options{})
+	e.lock(t, "a")
+	e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Answer})
+	e.at(usable)
+	e.c.Reset()
+	e.lock(t, "b")
+	require.Len(t, e.leaseIDs(), 2)
+	return e, e.leaseIDs()[0]
 }
 
-// A lease that the session has lost but the server still has keeps the keys of locks that were not unlocked. Close
-// revokes it too.
 func TestSession_Close_revokesAnEarlierLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.lock(t, "a")
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Answer})
-		e.at(usable)
-		require.Equal(t, lease.StateLost, e.s.Status().State)
-		e.c.Reset()
-		e.lock(t, "b")
-		require.Len(t, e.leaseIDs(), 2)
+		e, _ := startWithAnEarlierLease(t)
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Empty(t, e.leaseIDs())
 		require.Equal(t, usable, e.now())
@@ -323,12 +281,7 @@ func TestSession_Close_revokesAnEarlierLease(t *testing.T) {
 // An earlier lease that cannot be revoked does not keep the present one.
 func TestSession_Close_revokesThePresentLeaseFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		earlier := e.s.Status().LeaseID
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Answer})
-		e.at(usable)
-		e.c.Reset()
-		e.lock(t, "a")
+		e, earlier := startWithAnEarlierLease(t)
 		e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request, Match: func(call fakeetcd.Call) bool {
 			return call.Request.(*pb.LeaseRevokeRequest).ID == int64(earlier)
 		}})
@@ -340,14 +293,9 @@ func TestSession_Close_revokesThePresentLeaseFirst(t *testing.T) {
 // The bound of Close is one for all leases of the session.
 func TestSession_Close_behindABlackHole_withAnEarlierLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Answer})
-		e.at(usable)
-		e.c.Reset()
-		require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
+		e, _ := startWithAnEarlierLease(t)
 		e.c.Cut()
-		err := e.s.Close(t.Context())
-		require.ErrorContains(t, err, "expires by itself")
+		require.ErrorContains(t, e.s.Close(t.Context()), "expires by itself")
 		require.Equal(t, usable+10*time.Second, e.now())
 	})
 }

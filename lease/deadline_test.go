@@ -81,21 +81,33 @@ func TestSession_countsFromTheGrantThatWasAnswered(t *testing.T) {
 	})
 }
 
-// A loss carries the last failure to renew.
+// A loss carries the last failure to renew, unless a later renewal has overcome it.
 func TestLock_lossCarriesTheLastFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
-		e.at(third + time.Second)
-		st := e.s.Status()
-		require.Equal(t, lease.StateJeopardy, st.State)
-		require.ErrorIs(t, st.Err, rpctypes.ErrPermissionDenied)
-		e.at(usable)
-		lost := lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-		require.ErrorIs(t, lost.Err, rpctypes.ErrPermissionDenied)
-		require.ErrorContains(t, lost, "permission denied")
-	})
+	for name, overcome := range map[string]bool{"last": false, "overcome": true} {
+		inBubble(t, name, func(t *testing.T) {
+			e := start(t, lease.Options{})
+			l := e.lock(t, "a")
+			end := e.ended(l)
+			restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: errDenied})
+			e.at(third + time.Second)
+			require.Equal(t, lease.StateJeopardy, e.s.Status().State)
+			require.ErrorIs(t, e.s.Status().Err, rpctypes.ErrPermissionDenied)
+			if overcome {
+				restore()
+				e.at(2 * third)
+				require.Equal(t, lease.StateHeld, e.s.Status().State)
+				e.c.Cut()
+			}
+			receive(t, end)
+			lost := lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			if overcome {
+				require.NoError(t, lost.Err)
+				return
+			}
+			require.ErrorIs(t, lost.Err, rpctypes.ErrPermissionDenied)
+			require.ErrorContains(t, lost, "permission denied")
+		})
+	}
 }
 
 // There are never two holders at a time, wherever in the renewal cycle the first is cut off.
@@ -158,35 +170,4 @@ func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 			require.Equal(t, []string{again.Key()}, e.keys(""))
 		})
 	}
-}
-
-// An answer after the deadline gives nobody a lock.
-func TestSession_Lock_isNotHandedOutAfterTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
-		e.at(usable - time.Second)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: 2 * time.Second})
-		_, err := e.s.TryLock(t.Context(), "a")
-		requireLost(t, err, lease.ReasonDeadlinePassed)
-		require.Equal(t, usable, e.now())
-		synctest.Wait()
-		require.Empty(t, e.keys(""), "nothing is left")
-	})
-}
-
-// A loss does not carry a failure that a later renewal has overcome.
-func TestLock_lossCarriesNoEarlierFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		end := e.ended(l)
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: errDenied})
-		e.at(2*third - time.Second)
-		require.Equal(t, lease.StateHeld, e.s.Status().State)
-		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 2)
-		e.c.Cut()
-		receive(t, end)
-		require.NoError(t, lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed).Err)
-	})
 }

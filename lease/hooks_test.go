@@ -272,37 +272,17 @@ func TestHooks_reportTheLastState(t *testing.T) {
 
 // Once a session is closed it has no key to clean up, on none of its leases.
 func TestHooks_CleanUp_afterClose(t *testing.T) {
-	lateKey := func(t *testing.T, e *env, s *lease.Session) {
-		t.Helper()
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
-		_, err := s.Lock(timeout(t, time.Second), "late")
-		require.Error(t, err)
-	}
-	for name, play := range map[string]func(t *testing.T, e *env, hooks *lease.Hooks){
-		"a lock is unlocked after it": func(t *testing.T, e *env, _ *lease.Hooks) {
+	for name, play := range map[string]func(t *testing.T, e *env){
+		"a lock is unlocked after it": func(t *testing.T, e *env) {
 			t.Helper()
 			l := e.lock(t, "a")
 			require.NoError(t, e.s.Close(t.Context()))
 			require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrClosed)
 		},
-		"the adopted lease was lost": func(t *testing.T, e *env, hooks *lease.Hooks) {
+		"the lease was revoked": func(t *testing.T, e *env) {
 			t.Helper()
-			theirs, err := e.c.Grant(t.Context(), int64(ttl/time.Second))
-			require.NoError(t, err)
-			s, err := lease.Adopt(t.Context(), e.c.Client, theirs.ID, lease.Options{TTL: ttl, Hooks: hooks})
-			require.NoError(t, err)
-			lateKey(t, e, s)
-			e.c.Cut()
-			e.at(e.now() + ttl)
-			e.c.Restore()
-			l, err := s.Lock(t.Context(), "a")
-			require.NoError(t, err)
-			require.NoError(t, l.Unlock(t.Context()))
-			_ = s.Close(t.Context()) // a request may still put the key
-		},
-		"the lease was revoked": func(t *testing.T, e *env, _ *lease.Hooks) {
-			t.Helper()
-			lateKey(t, e, e.s)
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
+			require.Error(t, second(e.s.Lock(timeout(t, time.Second), "late")))
 			e.at(time.Minute) // until the reaper looks again only after minutes
 			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 			e.at(2 * time.Minute)
@@ -313,13 +293,12 @@ func TestHooks_CleanUp_afterClose(t *testing.T) {
 		inBubble(t, name, func(t *testing.T) {
 			var mu sync.Mutex
 			left := map[clientv3.LeaseID]int{}
-			hooks := &lease.Hooks{CleanUp: func(id clientv3.LeaseID, keys int) {
+			e := start(t, lease.Options{Hooks: &lease.Hooks{CleanUp: func(id clientv3.LeaseID, keys int) {
 				mu.Lock()
 				defer mu.Unlock()
 				left[id] = keys
-			}}
-			e := start(t, lease.Options{Hooks: hooks})
-			play(t, e, hooks)
+			}}})
+			play(t, e)
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()

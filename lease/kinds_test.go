@@ -139,8 +139,23 @@ func TestKinds_input(t *testing.T) {
 		} {
 			require.EqualError(t, err, "lease: fn is nil, want a function")
 		}
-		require.ErrorContains(t, second(e.s.RLock(ctx, "a//b")), `lease: name "a//b"`)
-		require.ErrorContains(t, second(e.s.Permit(ctx, "a//b", 1)), `lease: name "a//b"`)
+		for _, call := range []func(name string, opts ...lease.LockOption) error{
+			func(name string, opts ...lease.LockOption) error { return second(e.s.Lock(ctx, name, opts...)) },
+			func(name string, opts ...lease.LockOption) error { return second(e.s.TryLock(ctx, name, opts...)) },
+			func(name string, opts ...lease.LockOption) error { return e.s.Do(ctx, name, nothing, opts...) },
+			func(name string, opts ...lease.LockOption) error { return second(e.s.RLock(ctx, name, opts...)) },
+			func(name string, opts ...lease.LockOption) error { return second(e.s.Permit(ctx, name, 1, opts...)) },
+		} {
+			require.EqualError(t, call(""), "lease: name is empty, want 1 to 1024 bytes")
+			require.EqualError(t, call("a//b"), `lease: name "a//b" contains "//"`)
+			for want, option := range map[string]lease.LockOption{
+				"lease: WithMaxHold is -1s, want 0 (no bound) or more": lease.WithMaxHold(-time.Second),
+				"lease: WithOwner has 4097 bytes, want 0 to 4096":      lease.WithOwner(strings.Repeat("o", 4097)),
+				"lease: option 1 of 1 is nil, want a LockOption":       nil,
+			} {
+				require.EqualError(t, call("a", option), want)
+			}
+		}
 		for _, of := range []int{0, -1, 1025} {
 			require.EqualError(t, second(e.s.Permit(ctx, "a", of)), fmt.Sprintf("lease: of is %d, want 1 to 1024", of))
 		}

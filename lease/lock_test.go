@@ -74,12 +74,6 @@ func TestSession_TryLock_tellsTheHolder(t *testing.T) {
 	})
 }
 
-func TestLockedError_clipsWhatPeopleWrote(t *testing.T) {
-	err := &lease.LockedError{Name: "a", Owner: strings.Repeat("ä", 1000)}
-	require.Less(t, len(err.Error()), 200)
-	require.Contains(t, err.Error(), strings.Repeat("ä", 32)+"…")
-}
-
 // A key without a lease, which would never go away, blocks nobody, and is reported now and then.
 func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +116,7 @@ func TestSession_TryLock_longKeyAndValue(t *testing.T) {
 		require.ErrorAs(t, err, &locked)
 		require.Less(t, len(locked.Key), 5000)
 		require.Less(t, len(locked.Owner), 5000)
-		require.Less(t, len(err.Error()), 1000)
+		require.Less(t, len(err.Error()), 500)
 	})
 }
 

@@ -86,32 +86,6 @@ func TestNewSession_withoutAClient(t *testing.T) {
 	require.ErrorContains(t, err, "lease: client is nil")
 }
 
-func TestSession_refusesNamesAndOptions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		before := len(e.c.Calls(fakeetcd.Any))
-		for _, tc := range []struct {
-			name string
-			opt  lease.LockOption
-			want string
-		}{
-			{"", lease.WithOwner(""), "lease: name is empty, want 1 to 1024 bytes"},
-			{"a//b", lease.WithOwner(""), `lease: name "a//b" contains "//"`},
-			{"a", lease.WithMaxHold(-time.Second), "lease: WithMaxHold is -1s, want 0 (no bound) or more"},
-			{"a", lease.WithOwner(strings.Repeat("o", 4097)), "lease: WithOwner has 4097 bytes, want 0 to 4096"},
-			{"a", nil, "lease: option 1 of 1 is nil, want a LockOption"},
-		} {
-			_, err := e.s.Lock(t.Context(), tc.name, tc.opt)
-			require.EqualError(t, err, tc.want)
-			_, err = e.s.TryLock(t.Context(), tc.name, tc.opt)
-			require.EqualError(t, err, tc.want)
-			require.EqualError(t, e.s.Do(t.Context(), tc.name, nothing, tc.opt), tc.want)
-		}
-		require.EqualError(t, e.s.Do(t.Context(), "a", nil), "lease: fn is nil, want a function")
-		require.Len(t, e.c.Calls(fakeetcd.Any), before)
-	})
-}
-
 func TestAdopt_refuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)

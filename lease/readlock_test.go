@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -98,27 +97,5 @@ func TestReadLock_Explain(t *testing.T) {
 		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)
 		stale.Read = false
 		require.Equal(t, error(stale), l.Explain(t.Context(), stale))
-	})
-}
-
-// A reader's key that has come back is burned even if a writer's key has its number at the time.
-func TestSession_reclaimsAReadersKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		gone := e.rlock(t, "n")
-		require.NoError(t, gone.Unlock(t.Context()))
-		writer := e.lock(t, "n")
-		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: fakeetcd.ErrUnavailable, Times: 1})
-		e.at(2 * third)
-		require.Equal(t, []string{writer.Key()}, e.keys("n/"), "it was reclaimed")
-		first := later(func() error { return second(e.s.RLock(t.Context(), "n")) })
-		synctest.Wait()
-		require.NoError(t, writer.Unlock(t.Context()))
-		require.NoError(t, <-first)
-		second := e.rlock(t, "n")
-		require.NotEqual(t, gone.Key(), second.Key(), "the reaper looks for it")
-		e.at(time.Hour)
-		require.NoError(t, second.Err())
 	})
 }

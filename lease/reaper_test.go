@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -86,23 +85,6 @@ func TestReaper_looksEarlyBesideAnother(t *testing.T) {
 	})
 }
 
-// New orphans do not delay the looks for earlier ones, however often they come.
-func TestReaper_looksAgainWhileOthersFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 3 * time.Second, Late: true})
-		_, err := e.s.Lock(timeout(t, time.Second), "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		e.join(t).lock(t, "b")
-		for e.now() < time.Second+looks[4] {
-			_, err := e.s.Lock(timeout(t, time.Second), "b")
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		}
-		synctest.Wait()
-		require.Empty(t, e.keys("a"))
-	})
-}
-
 // A duplicate of the request to enter that arrives after Unlock enters again; the reaper deletes its key.
 func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,26 +153,6 @@ func TestReaper_endsWithTheLease(t *testing.T) {
 	}
 }
 
-// After a cut the deletion is repeated until the server has confirmed it.
-func TestReaper_outlastsACut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{TTL: time.Hour})
-		other := e.join(t)
-		theirs := other.lock(t, "theirs")
-		l := e.lock(t, "a")
-		e.at(time.Second)
-		next := e.wait(timeout(t, time.Second), "theirs")
-		e.c.Cut()
-		require.ErrorIs(t, receive(t, next).err, context.DeadlineExceeded)
-		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
-		e.at(18 * time.Minute)
-		require.Len(t, e.keys(""), 3)
-		e.c.Restore()
-		require.NoError(t, e.srv.Await(timeout(t, attempt+time.Second), func() bool { return len(e.keys("")) == 1 }))
-		requireLive(t, theirs)
-	})
-}
-
 // A key of the same name that is not on our lease is not ours.
 func TestReaper_deletesNobodyElsesKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -204,70 +166,6 @@ func TestReaper_deletesNobodyElsesKey(t *testing.T) {
 		e.srv.Put(key, "somebody else's")
 		e.at(time.Hour)
 		require.Equal(t, []string{key}, e.keys("a"))
-	})
-}
-
-// queueBehind makes other hold n names and e wait for each of them, so that each waiter has a key.
-func (e *env) queueBehind(ctx context.Context, t *testing.T, other *env, n int) <-chan acquired {
-	t.Helper()
-	got := make(chan acquired, n)
-	for i := range n {
-		name := fmt.Sprintf("a/%d", i)
-		other.lock(t, name) // ctx is for those who wait
-		go func() {
-			l, err := e.s.Lock(ctx, name)
-			got <- acquired{l, err, e.now()}
-		}()
-	}
-	synctest.Wait()
-	require.Len(t, e.keys("a/"), 2*n)
-	return got
-}
-
-// Hundreds of waiters that give up together leave in few transactions, each within the server's limit.
-func TestReaper_deletesManyAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const waiters = 300
-		e := start(t, lease.Options{})
-		l := e.lock(t, "b")
-		mine := errors.New("mine")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		got := e.queueBehind(ctx, t, e.join(t), waiters)
-		before := len(e.writes())
-		e.c.Cut()
-		cancel(mine)
-		for range waiters {
-			require.ErrorIs(t, receive(t, got).err, mine)
-		}
-		e.c.Restore()
-		synctest.Wait()
-		require.Len(t, e.keys("a/"), waiters)
-		require.Zero(t, e.now())
-		requireLive(t, l)
-		sweeps := e.writes()[before:]
-		for _, call := range sweeps {
-			require.NoError(t, call.Err)
-		}
-		require.LessOrEqual(t, len(sweeps), waiters/100+2)
-		e.at(time.Hour)
-		require.Len(t, e.writes(), before+len(sweeps))
-	})
-}
-
-// A refused attempt has certainly left nothing, so there is nothing to delete.
-func TestReaper_notUsedAfterARefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		_, err := e.s.TryLock(t.Context(), "a")
-		require.ErrorIs(t, err, lease.ErrLocked)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: errDenied})
-		_, err = e.s.TryLock(t.Context(), "b")
-		require.Error(t, err)
-		n := len(e.writes())
-		e.at(time.Minute)
-		require.Len(t, e.writes(), n)
-		requireLive(t, l)
 	})
 }
 
@@ -344,15 +242,23 @@ func TestReaper_learnsTheServersLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, limit = 400, 16
 		e := start(t, lease.Options{})
+		other := e.join(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		got := e.queueBehind(ctx, t, e.join(t), waiters)
+		got := make(chan error, waiters)
+		for i := range waiters {
+			name := fmt.Sprintf("a/%d", i)
+			other.lock(t, name) // so that the waiter has a key
+			go func() { got <- second(e.s.Lock(ctx, name)) }()
+		}
+		synctest.Wait()
+		require.Len(t, e.keys("a/"), 2*waiters)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCTooManyOps, Match: func(call fakeetcd.Call) bool {
 			return len(call.Request.(*pb.TxnRequest).Success) > limit
 		}})
 		e.c.Cut()
 		cancel()
 		for range waiters {
-			require.ErrorIs(t, receive(t, got).err, context.Canceled)
+			require.ErrorIs(t, receive(t, got), context.Canceled)
 		}
 		e.c.Restore()
 		synctest.Wait()

@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -65,43 +64,6 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 			require.NoError(t, e.s.Close(t.Context()))
 		})
 	}
-}
-
-// A key that comes back twice is deleted twice; so is a key whose request arrives after the reaper has given it up, and
-// again after that.
-func TestSession_reclaimsKeysThatComeBackAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "n")
-		require.NoError(t, l.Unlock(t.Context()))
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: lateFor + time.Minute, Late: true})
-		_, err := e.s.Lock(timeout(t, time.Second), "held")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		reclaimed := func() {
-			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
-			time.Sleep(2 * third)
-			synctest.Wait()
-			require.Empty(t, keysOf(e))
-		}
-		id := e.s.Status().LeaseID
-		for range 2 {
-			comeBack(t, e, l.Key(), id)
-			reclaimed()
-		}
-		e.at(lateFor + time.Minute)
-		late := keysOf(e)
-		require.Len(t, late, 1)
-		reclaimed()
-		e.at(2 * time.Hour)
-		for _, key := range append(late, l.Key()) {
-			comeBack(t, e, key, id)
-		}
-		reclaimed()
-		again := e.lock(t, "n")
-		require.NotEqual(t, l.Key(), again.Key(), "the reaper looks for the other one")
-		e.at(4 * time.Hour)
-		requireLive(t, again)
-	})
 }
 
 // A key that is released while the session looks has not come back.

@@ -14,12 +14,6 @@ import (
 // session's.
 func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 	for name, call := range map[string]func(t *testing.T, ctx context.Context, e, other *env){
-		"Lock": func(t *testing.T, ctx context.Context, e, _ *env) {
-			t.Helper()
-			l, err := e.s.Lock(ctx, "a")
-			require.NoError(t, err)
-			require.NoError(t, l.Unlock(ctx))
-		},
 		"Lock that waits": func(t *testing.T, ctx context.Context, e, other *env) {
 			t.Helper()
 			held, err := other.s.TryLock(ctx, "a")
@@ -40,14 +34,6 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NoError(t, held.Unlock(context.WithoutCancel(ctx)))
 			time.Sleep(time.Second) // until its key is deleted
-		},
-		"TryLock": func(t *testing.T, ctx context.Context, e, _ *env) {
-			t.Helper()
-			l, err := e.s.TryLock(ctx, "a", lease.WithMaxHold(time.Minute))
-			require.NoError(t, err)
-			_, err = e.s.TryLock(ctx, "a")
-			require.ErrorIs(t, err, lease.ErrLocked)
-			require.NoError(t, l.Unlock(ctx))
 		},
 		"Do": func(t *testing.T, ctx context.Context, e, _ *env) {
 			t.Helper()

@@ -115,23 +115,6 @@ func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
 	})
 }
 
-// A failed renewal is jeopardy at once.
-func TestSession_Changes_reportsAFailureAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		got := e.changes(t.Context())
-		got.take()
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: time.Second, Lose: fakeetcd.Answer, Err: errDenied})
-		e.at(third + time.Second)
-		seen := got.take()
-		require.Equal(t, []lease.State{lease.StateJeopardy}, states(seen))
-		require.Equal(t, third+time.Second, seen[0].at)
-		require.ErrorContains(t, seen[0].Err, "denied")
-		e.at(third + time.Second + 50*time.Millisecond)
-		require.Equal(t, []lease.State{lease.StateHeld}, states(got.take()))
-	})
-}
-
 // Changes ends with its context, with the session, or when its consumer leaves; each use begins with the present status.
 func TestSession_Changes_ends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

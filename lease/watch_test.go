@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -192,62 +193,53 @@ func TestLock_watchFallsSilent(t *testing.T) {
 	})
 }
 
-// strict is a watcher of a server that requires authentication. A stream keeps the auth token with which it was opened.
-// Once that has expired, the server refuses further watches on the stream, and those that exist go on.
-type strict struct {
+// answeredWatches is a watcher on which some watches get one answer, and no events. It tells the streams apart by their metadata.
+type answeredWatches struct {
 	clientv3.Watcher
 
-	forbidden string // the beginning of keys that must not be watched; "": there are none
-
-	mu      sync.Mutex // guards the field below
-	expired map[string]bool
+	mu     sync.Mutex // held during answer
+	answer func(stream, key string) *clientv3.WatchResponse
 }
 
-func (s *strict) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (a *answeredWatches) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	md, _ := metadata.FromOutgoingContext(ctx)
-	stream := fmt.Sprint(md)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	refusal := rpctypes.ErrGRPCInvalidAuthToken
-	if !s.expired[stream] {
-		s.expired[stream] = false
-		if s.forbidden == "" || !strings.HasPrefix(key, s.forbidden) {
-			return s.Watcher.Watch(ctx, key, opts...)
-		}
-		refusal = rpctypes.ErrGRPCPermissionDenied
+	a.mu.Lock()
+	answer := a.answer(fmt.Sprint(md), key)
+	a.mu.Unlock()
+	if answer == nil {
+		return a.Watcher.Watch(ctx, key, opts...)
 	}
-	refused := make(chan clientv3.WatchResponse, 1)
-	refused <- clientv3.WatchResponse{Header: &pb.ResponseHeader{}, Canceled: true, CancelReason: refusal.Error()}
-	close(refused)
-	return refused
+	events := make(chan clientv3.WatchResponse, 1)
+	events <- *answer
+	context.AfterFunc(ctx, func() { close(events) })
+	return events
 }
 
-// expire makes the tokens of all streams expire.
-func (s *strict) expire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for stream := range s.expired {
-		s.expired[stream] = true
-	}
+func refused(err error) *clientv3.WatchResponse {
+	return &clientv3.WatchResponse{Header: &pb.ResponseHeader{}, Canceled: true, CancelReason: err.Error()}
 }
 
-// streams is the number of streams so far.
-func (s *strict) streams() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.expired)
+// waitBehind makes a session hold the lock "a" and another, with the given answers to its watches, wait for it.
+func waitBehind(t *testing.T, answer func(stream, key string) *clientv3.WatchResponse) (a, b *env, l *lease.Lock, next <-chan acquired) {
+	t.Helper()
+	a = start(t, lease.Options{})
+	b = open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { c.Watcher = &answeredWatches{Watcher: c.Watcher, answer: answer} })
+	l = a.lock(t, "a")
+	return a, b, l, b.wait(timeout(t, time.Hour), "a")
 }
 
 // While a watch lasts, so does its stream, with the auth token that the client had when it opened it. If the server
 // refuses the next probe, the watches are opened on another stream, with another token: until then a waiter polls.
 func TestSession_Lock_tokenOfTheWatchesExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		server := &strict{expired: make(map[string]bool)}
-		b := open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { server.Watcher, c.Watcher = c.Watcher, server })
-		a.lock(t, "a")
-		b.wait(timeout(t, time.Minute), "a") // its watch lasts
-		server.expire()
+		first, expired := "", false
+		a, b, _, _ := waitBehind(t, func(stream, _ string) *clientv3.WatchResponse {
+			if first = cmp.Or(first, stream); stream == first && expired {
+				return refused(rpctypes.ErrInvalidAuthToken)
+			}
+			return nil
+		})
+		expired = true
 		l := a.lock(t, "b")
 		next := b.wait(t.Context(), "b")
 		a.at(third + time.Second)
@@ -259,50 +251,35 @@ func TestSession_Lock_tokenOfTheWatchesExpires(t *testing.T) {
 // A session that may not watch the key with which it probes says nothing of the stream, which others use too.
 func TestSession_Lock_probeIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		server := &strict{forbidden: "forbidden/", expired: make(map[string]bool)}
-		b := open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { server.Watcher, c.Watcher = c.Watcher, server })
-		a.lock(t, "a")
-		b.wait(timeout(t, time.Hour), "a")
+		streams := map[string]bool{}
+		_, b, _, _ := waitBehind(t, func(stream, key string) *clientv3.WatchResponse {
+			if strings.HasPrefix(key, "forbidden/") {
+				return refused(rpctypes.ErrPermissionDenied)
+			}
+			streams[stream] = true
+			return nil
+		})
 		other, err := lease.NewSession(t.Context(), b.c.Client, lease.Options{})
 		require.NoError(t, err)
-		defer func() { _ = other.Close(context.WithoutCancel(t.Context())) }()
 		b.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: errDenied, Match: writes})
-		_, err = other.TryLock(t.Context(), "forbidden")
-		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		require.ErrorIs(t, second(other.TryLock(t.Context(), "forbidden")), rpctypes.ErrPermissionDenied)
 		b.at(10 * time.Minute)
-		require.Equal(t, 1, server.streams())
+		require.NoError(t, other.Close(t.Context()))
+		require.Len(t, streams, 1)
 	})
 }
 
-// lagging is a watcher whose first stream is on a member that lags: it confirms watches, at an old revision, and shows
-// no events.
-type lagging struct {
-	clientv3.Watcher
-
-	once  sync.Once
-	first string
-}
-
-func (l *lagging) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	md, _ := metadata.FromOutgoingContext(ctx)
-	stream := fmt.Sprint(md)
-	if l.once.Do(func() { l.first = stream }); stream != l.first {
-		return l.Watcher.Watch(ctx, key, opts...)
-	}
-	confirmed := make(chan clientv3.WatchResponse, 1)
-	confirmed <- clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: 1}, Created: true}
-	context.AfterFunc(ctx, func() { close(confirmed) })
-	return confirmed
-}
-
-// A member that lags confirms the probes. The second one shows that it is behind what the session knew at the first.
+// A member that lags confirms watches and shows no events. The second probe shows that it is behind what the session knew
+// at the first.
 func TestSession_Lock_watchLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b := open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { c.Watcher = &lagging{Watcher: c.Watcher} })
-		l := a.lock(t, "a")
-		next := b.wait(t.Context(), "a")
+		first := ""
+		a, _, l, next := waitBehind(t, func(stream, _ string) *clientv3.WatchResponse {
+			if first = cmp.Or(first, stream); stream == first {
+				return &clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: 1}, Created: true}
+			}
+			return nil
+		})
 		a.at(time.Second)
 		require.NoError(t, l.Unlock(t.Context()))
 		got := granted(t, next)
