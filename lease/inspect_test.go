@@ -25,14 +25,14 @@ func (e *env) inspect(t *testing.T, name string) lease.Queue {
 // shape renders a queue as "holders | waiters", each with its class and owner.
 func shape(q lease.Queue) string {
 	var parts []string
-	for _, list := range [...][]lease.Contender{q.Holders, nil, q.Waiters} {
-		if list == nil && len(parts) == len(q.Holders) && !strings.Contains(strings.Join(parts, " "), "|") {
-			parts = append(parts, "|")
-		}
+	add := func(list []lease.Contender) {
 		for _, c := range list {
 			parts = append(parts, strings.TrimSuffix(string(c.Class)+":"+c.Owner, ":"))
 		}
 	}
+	add(q.Holders)
+	parts = append(parts, "|")
+	add(q.Waiters)
 	return strings.Join(parts, " ")
 }
 

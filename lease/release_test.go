@@ -326,21 +326,13 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 			for i := range perServer {
 				name := "n" + strconv.Itoa(i)
 				l := e.lock(t, name)
-				same := make(chan acquired, 1) // in the session: it gets the lock by a hand-over
-				if rand.IntN(2) == 0 {
-					same = nil
-				}
 				if rand.IntN(2) == 0 {
 					time.Sleep(time.Second) // its key is watched
 				}
-				next := other.wait(t.Context(), name)
-				if same != nil {
-					go func() {
-						l, err := e.s.Lock(t.Context(), name)
-						same <- acquired{lock: l, err: err}
-					}()
+				waiting := []<-chan acquired{other.wait(t.Context(), name)}
+				if rand.IntN(2) == 0 { // in the session: it gets the lock by a hand-over
+					waiting = append(waiting, e.wait(t.Context(), name))
 				}
-				synctest.Wait()
 				for _, c := range []*fakeetcd.Client{e.c, other.c, looking} {
 					c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: soon(), After: soon(), Twice: rand.IntN(4) == 0, Match: writes, Times: 2})
 				}
@@ -374,11 +366,8 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 				for _, c := range []*fakeetcd.Client{e.c, other.c, looking} {
 					c.Reset()
 				}
-				for _, ch := range []<-chan acquired{next, same} {
-					if ch == nil {
-						continue
-					}
-					got := granted(t, ch)
+				for _, next := range waiting {
+					got := granted(t, next)
 					time.Sleep(time.Second) // its guard has noticed anything that happened to its key
 					require.NoError(t, got.lock.Err())
 					require.NoError(t, got.lock.Unlock(t.Context()))

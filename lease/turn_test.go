@@ -111,14 +111,7 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 		a := start(t, lease.Options{})
 		b := a.join(t)
 		l := a.lock(t, "a")
-		got := make(chan acquired)
-		for range waiters {
-			go func() {
-				l, err := b.s.Lock(t.Context(), "a")
-				got <- acquired{l, err, b.now()}
-			}()
-		}
-		synctest.Wait()
+		got := b.crowd(t.Context(), "a", waiters)
 		require.Len(t, a.keys(""), 2)
 		a.at(time.Second)
 		require.LessOrEqual(t, len(b.c.Calls(fakeetcd.Watch)), 2)

@@ -191,6 +191,20 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		require.ErrorIs(t, got.err, lease.ErrLocked)
 		receive(t, next)
 	})
+	inBubble(t, "the next caller does not get the place", func(t *testing.T) {
+		e, other, third := with(t, 1100*time.Millisecond)
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
+		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(timeout(t, 2*time.Second), "a") })
+		waiting := e.wait(t.Context(), "a")
+		l := other.lock(t, "a")
+		e.at(1500 * time.Millisecond)
+		require.NoError(t, l.Unlock(t.Context()))
+		require.ErrorIs(t, receive(t, tried).err, context.DeadlineExceeded)
+		got := granted(t, waiting).lock
+		next := make(chan struct{})
+		go func() { defer close(next); <-third.wait(t.Context(), "a") }()
+		requireExclusive(t, e, got, next)
+	})
 	inBubble(t, "a permit", func(t *testing.T) {
 		e, other, third := with(t, 5100*time.Millisecond)
 		l := other.lock(t, "a") // in the turnstile

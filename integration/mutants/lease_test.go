@@ -53,6 +53,13 @@ var leaseMutants = []mutant{
 		by:   killer{inLease, "TestRelease_asked_beforeItKnows/next_in_the_same_session", `"it was not asked")`},
 	},
 	{
+		name: "a TryLock that fails hands its key on, though a late request may still delete it",
+		file: "lease/turn.go",
+		old:  "c.entry.Rev != 0 && !c.try {",
+		new:  "c.entry.Rev != 0 {",
+		by:   killer{inLease, "TestTurns_lateRequestToLeave/the_next_caller_does_not_get_the_place", `require.FailNow(t, "too early"`},
+	},
+	{
 		name: "the lease's ID is the token",
 		file: "lease/acquire.go",
 		old:  "fence.NewToken(c.g.s.opts.Era, c.entry.Rev)",
