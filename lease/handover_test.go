@@ -113,17 +113,6 @@ func TestHandOver_noSpace(t *testing.T) {
 	}
 }
 
-// If only the request that both releases and enters is refused, the next caller enters by itself.
-func TestHandOver_refusedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e, l, waiting := startLine(t, lease.Options{}, 3)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps, Match: handsOver})
-		pass(t, l, waiting...)
-		require.Zero(t, e.now())
-		require.Empty(t, e.keys(""))
-	})
-}
-
 // Somebody has put the very key with which the next caller was to enter.
 func TestHandOver_keyIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -169,25 +169,3 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 		})
 	}
 }
-
-// An inherited place is guarded, and lost, like any other.
-func TestTurns_inheritedPlaceIsGuarded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b := a.join(t)
-		l := a.lock(t, "a")
-		a.at(time.Second)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		first, heir, last := b.wait(ctx, "a"), b.wait(t.Context(), "a"), b.wait(t.Context(), "a")
-		key := b.srv.Leases()[1].Keys[0]
-		cancel(errMine)
-		require.ErrorIs(t, receive(t, first).err, errMine)
-		a.at(2 * time.Second)
-		require.True(t, a.srv.Delete(key))
-		got := receive(t, heir)
-		require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
-		require.Equal(t, 2*time.Second, got.at)
-		pass(t, l, last)
-		require.Empty(t, a.keys(""))
-	})
-}
