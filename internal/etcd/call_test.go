@@ -51,30 +51,6 @@ func TestBackoff_bounds(t *testing.T) {
 	require.Greater(t, len(seen), 500)
 }
 
-func TestDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := connect(t)
-		n := 0
-		require.NoError(t, e.Do(t.Context(), time.Second, func(*etcd.Attempt) error {
-			n++
-			if n < 4 {
-				return rpctypes.ErrNoLeader
-			}
-			return nil
-		}))
-		require.Equal(t, 4, n)
-		require.LessOrEqual(t, e.now(), 175*time.Millisecond)
-
-		n = 0
-		err := e.Do(t.Context(), time.Second, func(*etcd.Attempt) error {
-			n++
-			return rpctypes.ErrLeaseNotFound
-		})
-		require.Equal(t, rpctypes.ErrLeaseNotFound, err)
-		require.Equal(t, 1, n)
-	})
-}
-
 // Short first attempts leave an endpoint that does not answer; longer ones later allow for a slow network.
 func TestDo_attemptsGetMoreTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -99,41 +75,6 @@ func TestDo_attemptsGetMoreTime(t *testing.T) {
 	})
 }
 
-// The error is the cause of the caller's context, and contains the last attempt's failure only as text. An attempt's
-// own time-out does not show in it.
-func TestDo_contextEnds(t *testing.T) {
-	mine := errors.New("mine")
-	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
-	fail := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
-	n := 0
-	failThenHang := func(a *etcd.Attempt) error {
-		if n++; n == 1 {
-			return rpctypes.ErrNoLeader
-		}
-		return hang(a)
-	}
-	for name, tc := range map[string]struct {
-		do   func(*etcd.Attempt) error
-		want string
-	}{
-		"after a failure":   {failThenHang, "mine (last attempt: etcdserver: no leader)"},
-		"during an attempt": {hang, "mine"},
-		"during a pause":    {fail, "mine (last attempt: etcdserver: no leader)"},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := connect(t)
-			ctx, cancel := context.WithTimeoutCause(t.Context(), 5300*time.Millisecond, mine)
-			defer cancel()
-			err := e.Do(ctx, 2*time.Second, tc.do)
-			require.EqualError(t, err, tc.want)
-			require.ErrorIs(t, err, mine)
-			require.NotErrorIs(t, err, context.DeadlineExceeded)
-			require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
-			require.Equal(t, 5300*time.Millisecond, e.now())
-		})
-	}
-}
-
 func TestDo_clientIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := connect(t)
@@ -147,12 +88,20 @@ func TestDo_clientIsClosed(t *testing.T) {
 	})
 }
 
-// While ends with either of its contexts, in an attempt and in a pause, with that one's cause.
-func TestWhile_endsWithItsLife(t *testing.T) {
+// While ends with either of its contexts. The error is that one's cause, and contains the last attempt's failure only as
+// text. An attempt's own time-out does not show in it.
+func TestWhile_endsWithEitherContext(t *testing.T) {
 	mine, lost := errors.New("mine"), errors.New("lost")
 	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
 	fail := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
-	for name, do := range map[string]func(*etcd.Attempt) error{"during an attempt": hang, "during a pause": fail} {
+	for name, tc := range map[string]struct {
+		first, then func(*etcd.Attempt) error
+		failure     string
+	}{
+		"after a failure":   {fail, hang, " (last attempt: etcdserver: no leader)"},
+		"during an attempt": {hang, hang, ""},
+		"during a pause":    {fail, fail, " (last attempt: etcdserver: no leader)"},
+	} {
 		for _, ends := range []error{mine, lost} {
 			inBubble(t, name+", "+ends.Error(), func(t *testing.T) {
 				e := connect(t)
@@ -160,16 +109,17 @@ func TestWhile_endsWithItsLife(t *testing.T) {
 				defer cancel(nil)
 				life, end := context.WithCancelCause(t.Context())
 				defer end(nil)
-				time.AfterFunc(5300*time.Millisecond, func() {
-					if ends == mine { //nolint:errorlint // which of the two
-						cancel(mine)
-					} else {
-						end(lost)
-					}
+				time.AfterFunc(5300*time.Millisecond, func() { map[error]context.CancelCauseFunc{mine: cancel, lost: end}[ends](ends) })
+				do := tc.first
+				_, err := e.While(ctx, life, 2*time.Second, func(a *etcd.Attempt) error {
+					now := do
+					do = tc.then
+					return now(a)
 				})
-				_, err := e.While(ctx, life, 20*time.Second, do)
+				require.EqualError(t, err, ends.Error()+tc.failure)
 				require.ErrorIs(t, err, ends)
 				require.NotErrorIs(t, err, context.Canceled)
+				require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
 				require.Equal(t, 5300*time.Millisecond, e.now())
 
 				_, err = e.While(ctx, life, time.Second, func(*etcd.Attempt) error {

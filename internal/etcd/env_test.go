@@ -27,12 +27,12 @@ type env struct {
 	line *etcd.Line
 	conn *etcd.Conn
 
-	srv   *fakeetcd.Server
-	c     *fakeetcd.Client
-	lease clientv3.LeaseID
-	owner *owner
-	began time.Time
-	lanes int // the number of occupants so far
+	srv       *fakeetcd.Server
+	c         *fakeetcd.Client
+	lease     clientv3.LeaseID
+	owner     *owner
+	began     time.Time
+	occupants int // so far
 }
 
 func start(t *testing.T) *env { t.Helper(); return startWith(t, etcd.LineOptions{}) }
@@ -174,34 +174,34 @@ func requireAllGood(t *testing.T, all []outcome) []etcd.Result {
 	return results
 }
 
-// occupy fills every lane with a request that is held, without letting time pass. Each of the returned functions
-// frees one lane, once, and returns when nothing more can happen at this instant.
-func (e *env) occupy(t *testing.T) (free []func()) {
+// occupy sends a request that is held, so that the next transactions wait. free lets it go on, and returns when nothing
+// more can happen at this instant.
+func (e *env) occupy(t *testing.T) (free func()) {
 	t.Helper()
-	for len(free) < 100 {
-		e.lanes++
-		key := fmt.Sprintf("occupant/%d", e.lanes)
-		gate := make(chan struct{})
-		remove := e.hold(key, gate)
-		ctx, cancel := context.WithCancel(t.Context())
-		t.Cleanup(cancel)
-		before := len(e.c.Calls(fakeetcd.Txn))
-		got := e.send(ctx, etcd.Txn{Then: []*pb.RequestOp{etcd.Put(key, "", 0)}})
-		if len(e.c.Calls(fakeetcd.Txn)) == before { // the transaction waits: there is no other lane
-			cancel()
-			remove()
-			require.ErrorIs(t, receive(t, got).err, etcd.ErrNotSent)
-			return free
-		}
-		free = append(free, sync.OnceFunc(func() { close(gate); synctest.Wait() }))
-	}
-	require.FailNow(t, "no transaction ever waits for a lane")
-	return nil
+	e.occupants++
+	key := fmt.Sprintf("occupant/%d", e.occupants)
+	gate := make(chan struct{})
+	e.hold(key, gate)
+	sent := e.record()
+	e.send(t.Context(), etcd.Txn{Then: []*pb.RequestOp{etcd.Put(key, "", 0)}})
+	require.Len(t, sent(), 1)
+	return sync.OnceFunc(func() { close(gate); synctest.Wait() })
+}
+
+// together commits txns while the lane is busy, so that they share requests as far as the line lets them.
+func (e *env) together(t *testing.T, txns []etcd.Txn) ([]outcome, []*pb.TxnRequest) {
+	t.Helper()
+	free := e.occupy(t)
+	sent := e.record()
+	all := e.sendAll(t.Context(), txns)
+	free()
+	outcomes := receiveAll(t, all)
+	return outcomes, sent()
 }
 
 // hold keeps the next request that writes key from reaching the server until gate is closed.
-func (e *env) hold(key string, gate <-chan struct{}) (remove func()) {
-	return e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes(key), Until: gate})
+func (e *env) hold(key string, gate <-chan struct{}) {
+	e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes(key), Until: gate})
 }
 
 // requests returns the requests so far.
@@ -233,19 +233,28 @@ func nested(r *pb.TxnRequest) []*pb.TxnRequest {
 // carried is the number of transactions that share a request, nested or flat; each of them has one comparison.
 func carried(r *pb.TxnRequest) int { return max(len(nested(r)), len(r.Compare)) }
 
+// leaves returns the operations of a request and of the transactions nested in it, in their order.
+func leaves(r *pb.TxnRequest) []*pb.RequestOp {
+	var all []*pb.RequestOp
+	for _, op := range slices.Concat(r.Success, r.Failure) {
+		if n := op.GetRequestTxn(); n != nil {
+			all = append(all, leaves(n)...)
+		} else {
+			all = append(all, op)
+		}
+	}
+	return all
+}
+
 // written returns the keys that a request may write, in its order.
 func written(r *pb.TxnRequest) []string {
 	var keys []string
-	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
-		for _, op := range ops {
-			switch {
-			case op.GetRequestPut() != nil:
-				keys = append(keys, string(op.GetRequestPut().Key))
-			case op.GetRequestDeleteRange() != nil:
-				keys = append(keys, string(op.GetRequestDeleteRange().Key))
-			case op.GetRequestTxn() != nil:
-				keys = append(keys, written(op.GetRequestTxn())...)
-			}
+	for _, op := range leaves(r) {
+		switch {
+		case op.GetRequestPut() != nil:
+			keys = append(keys, string(op.GetRequestPut().Key))
+		case op.GetRequestDeleteRange() != nil:
+			keys = append(keys, string(op.GetRequestDeleteRange().Key))
 		}
 	}
 	return keys
@@ -253,9 +262,7 @@ func written(r *pb.TxnRequest) []string {
 
 // puts reports whether a request may put anything.
 func puts(r *pb.TxnRequest) bool {
-	return slices.ContainsFunc(slices.Concat(r.Success, r.Failure), func(op *pb.RequestOp) bool {
-		return op.GetRequestPut() != nil || op.GetRequestTxn() != nil && puts(op.GetRequestTxn())
-	})
+	return slices.ContainsFunc(leaves(r), func(op *pb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
 
 // request turns a condition on the request into one on the call.

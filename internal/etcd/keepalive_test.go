@@ -69,14 +69,20 @@ func serveLeases(t *testing.T) (s *leases, addr string) {
 	return s, l.Addr().String()
 }
 
+// keepAlive renews at an endpoint, with a client whose own endpoint is one where nobody listens.
+func keepAlive(t *testing.T, endpoint string) *etcd.KeepAlive {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return etcd.Of(client).NewKeepAlive(t.Context(), 7, endpoint, time.Minute)
+}
+
 // A KeepAlive for one endpoint has a connection of its own, which outlasts a broken stream and ends with Close. One
 // renewal is under way at a time, and Close ends it.
 func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 	s, addr := serveLeases(t)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
-	require.NoError(t, err)
-	defer client.Close() //nolint:errcheck // the test is over
-	k := etcd.Of(client).NewKeepAlive(t.Context(), 7, addr, time.Minute)
+	k := keepAlive(t, addr)
 	type outcome struct {
 		etcd.Renewal
 
@@ -109,7 +115,7 @@ func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 	}
 
 	three := renew()
-	_, err = stream.Recv()
+	_, err := stream.Recv()
 	require.NoError(t, err)
 	s.end <- rpctypes.ErrGRPCNoLeader
 	require.ErrorIs(t, (<-three).err, rpctypes.ErrNoLeader)
@@ -131,12 +137,9 @@ func TestKeepAlive_ofAnEndpoint(t *testing.T) {
 
 // A renewal after Close, for example by a goroutine that starts late, makes no connection: nobody would close it.
 func TestKeepAlive_lateRenewalMakesNoConnection(t *testing.T) {
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
-	require.NoError(t, err)
-	defer client.Close() //nolint:errcheck // the test is over
-	k := etcd.Of(client).NewKeepAlive(t.Context(), 7, "127.0.0.1:1", time.Minute)
+	k := keepAlive(t, "127.0.0.1:1")
 	k.Close()
-	_, err = k.Renew(clock.System)
+	_, err := k.Renew(clock.System)
 	require.Error(t, err)
 	require.False(t, k.Dialed())
 }
@@ -144,13 +147,10 @@ func TestKeepAlive_lateRenewalMakesNoConnection(t *testing.T) {
 // Open comes late if the first renewal is due at once, as after a slow grant of the lease.
 func TestKeepAlive_Open_doesNotWaitForARenewal(t *testing.T) {
 	s, addr := serveLeases(t)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // where nobody listens
-	require.NoError(t, err)
-	defer client.Close() //nolint:errcheck // the test is over
-	k := etcd.Of(client).NewKeepAlive(t.Context(), 7, addr, time.Minute)
+	k := keepAlive(t, addr)
 	defer k.Close()
 	go func() { _, _ = k.Renew(clock.System) }()
-	_, err = (<-s.streams).Recv() // and does not answer
+	_, err := (<-s.streams).Recv() // and does not answer
 	require.NoError(t, err)
 	opened := make(chan struct{})
 	go func() {

@@ -44,7 +44,7 @@ func TestLine_attempt_ends(t *testing.T) {
 				ctxs[which] = ctx
 				leaves := e.tryOnce(ctxs[0], ctxs[1], bound, e.enter("b/x"))
 				if sent {
-					free[0]()
+					free()
 				}
 				time.Sleep(time.Millisecond)
 				cancel(errors.New("for a reason"))
@@ -53,7 +53,7 @@ func TestLine_attempt_ends(t *testing.T) {
 				require.Equal(t, !sent, errors.Is(o.err, etcd.ErrNotSent))
 				require.Equal(t, !sent, etcd.Refused(o.err))
 				require.Equal(t, time.Millisecond, o.at)
-				free[0]()
+				free()
 				requireAllGood(t, []outcome{receive(t, stays)})
 				require.Equal(t, sent, e.has("b/x"))
 			})
@@ -72,7 +72,7 @@ func TestLine_attempt_bound(t *testing.T) {
 			e.tryOnce(t.Context(), t.Context(), 2*bound, e.enter("b/x")),
 			e.send(t.Context(), e.enter("c/x")),
 		}
-		free[0]()
+		free()
 		for _, o := range receiveAll(t, all) {
 			require.Error(t, o.err)
 			require.False(t, etcd.Refused(o.err))
@@ -98,7 +98,7 @@ func TestLine_attempt_patienceDiffers(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
 		patient := e.tryOnce(t.Context(), t.Context(), 8*bound, e.enter("a/x"))
 		fresh := e.tryOnce(t.Context(), t.Context(), bound, e.enter("b/x"))
-		free[0]()
+		free()
 		o := receive(t, fresh)
 		require.Error(t, o.err)
 		require.Less(t, o.at, 2*bound)
@@ -118,7 +118,7 @@ func TestLine_attempt_copies(t *testing.T) {
 		twice := e.sendIn(e.conn.Once(t.Context()).WithCopies(2), e.enter("a/x"))
 		once := e.send(t.Context(), e.enter("b/x"))
 		thrice := e.sendIn(e.conn.Once(t.Context()).WithCopies(3), e.enter("c/x"))
-		free[0]()
+		free()
 		for _, o := range receiveAll(t, []<-chan outcome{twice, once, thrice}) {
 			require.NoError(t, o.err)
 		}

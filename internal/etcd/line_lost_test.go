@@ -37,7 +37,7 @@ func TestLine_lost(t *testing.T) {
 			free := e.occupy(t)
 			sent := e.record()
 			all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
-			free[0]()
+			free()
 			for _, o := range receiveAll(t, all) {
 				require.Error(t, o.err)
 				require.False(t, etcd.Refused(o.err))
@@ -78,7 +78,7 @@ func TestLine_lost_thenRefused(t *testing.T) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Lose: tc.lose, Err: tc.first, Times: 1})
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: tc.then})
 			all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
-			free[0]()
+			free()
 			for i, o := range receiveAll(t, all) {
 				switch {
 				case i >= 10 && tc.refused: // transactions that only delete

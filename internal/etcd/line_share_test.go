@@ -12,10 +12,7 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 )
 
-// soon allows for the moment in which a line gathers transactions.
-const soon = time.Millisecond
-
-// Transactions that come while all lanes are busy are sent together as soon as one is free. Each gets the result that
+// Transactions that come while the lane is busy are sent together as soon as it is free. Each gets the result that
 // it would have got alone.
 func TestLine_share(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -23,21 +20,14 @@ func TestLine_share(t *testing.T) {
 		e.srv.Put("taken/x", "of somebody")
 		txns := slices.Concat(e.enters("a", 10), e.plant("b", 10),
 			[]etcd.Txn{e.enter("taken/x"), leave("missing/x")}, e.enters("c", 10))
-		free := e.occupy(t)
-		sent := e.record()
-		all := e.sendAll(t.Context(), txns)
-		require.Empty(t, sent(), "no lane is free")
-		time.Sleep(5 * time.Millisecond) // shorter than the time after which lanes count as stuck
-		freed := e.now()
-		free[0]()
-		outcomes := receiveAll(t, all)
-		require.Len(t, sent(), 2, "not all comparisons hold, so the second request has nested transactions")
-		require.Equal(t, len(txns), carried(sent()[0]))
-		require.Len(t, nested(sent()[1]), len(txns))
-		require.Empty(t, sent()[1].Compare)
+		outcomes, sent := e.together(t, txns)
+		require.Len(t, sent, 2, "not all comparisons hold, so the second request has nested transactions")
+		require.Equal(t, len(txns), carried(sent[0]))
+		require.Len(t, nested(sent[1]), len(txns))
+		require.Empty(t, sent[1].Compare)
 		for i, o := range outcomes {
 			require.NoError(t, o.err)
-			require.LessOrEqual(t, o.at-freed, soon)
+			require.LessOrEqual(t, o.at, time.Millisecond, "the moment in which a line gathers transactions")
 			require.Equal(t, e.srv.Rev(), o.res.Revision, "of the shared commit")
 			require.Len(t, o.res.Responses, map[bool]int{true: len(txns[i].Then), false: len(txns[i].Else)}[o.res.Succeeded])
 			switch {
@@ -60,36 +50,6 @@ func TestLine_share(t *testing.T) {
 	})
 }
 
-// A transaction that comes while a shared request is under way is sent with the next one, whatever happens on other
-// lanes.
-func TestLine_share_again(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		free := e.occupy(t)
-		sent := e.record()
-		var all []<-chan outcome
-		var gates []chan struct{}
-		for i := range 5 {
-			name := fmt.Sprint("round", i)
-			gates = append(gates, make(chan struct{}))
-			e.hold(name+"-000/x", gates[i])
-			all = append(all, e.sendAll(t.Context(), e.enters(name, 7))...)
-			if i == 0 {
-				free[0]()
-			} else {
-				close(gates[i-1])
-				synctest.Wait()
-			}
-			require.Len(t, sent(), i+1)
-			require.Equal(t, 7, carried(sent()[i]))
-		}
-		close(gates[4])
-		requireAllGood(t, receiveAll(t, all))
-		require.Len(t, sent(), 5)
-		require.Zero(t, e.now())
-	})
-}
-
 // The keys of one queue get different create revisions, in the order in which they came. Transactions of other
 // queues, and those that leave, do not wait for them.
 func TestLine_queue_neverTies(t *testing.T) {
@@ -100,14 +60,11 @@ func TestLine_queue_neverTies(t *testing.T) {
 			txns = append(txns, e.enter(fmt.Sprintf("same/%d", i)), e.enter(fmt.Sprintf("other-%d/x", i)))
 			txns = append(txns, e.plant(fmt.Sprintf("same/%d", i), 1)...)
 		}
-		free := e.occupy(t)
-		sent := e.record()
-		all := e.sendAll(t.Context(), txns)
-		free[0]()
-		results := requireAllGood(t, receiveAll(t, all))
-		require.Len(t, sent(), 10)
-		require.Equal(t, 21, carried(sent()[0]))
-		for _, req := range sent() {
+		outcomes, sent := e.together(t, txns)
+		results := requireAllGood(t, outcomes)
+		require.Len(t, sent, 10)
+		require.Equal(t, 21, carried(sent[0]))
+		for _, req := range sent {
 			requireNoTies(t, req)
 		}
 		for i := 3; i < len(results); i += 3 {
@@ -124,12 +81,9 @@ func TestLine_share_flat(t *testing.T) {
 		e := start(t)
 		flat := func(name string, more ...etcd.Txn) bool {
 			t.Helper()
-			free := e.occupy(t)
-			sent := e.record()
 			txns := append(e.enters(name, 5), more...)
-			all := e.sendAll(t.Context(), txns)
-			free[0]()
-			for i, o := range receiveAll(t, all) {
+			outcomes, sent := e.together(t, txns)
+			for i, o := range outcomes {
 				require.NoError(t, o.err)
 				require.Equal(t, i < 5, o.res.Succeeded)
 				require.Equal(t, e.srv.Rev(), o.res.Revision)
@@ -138,10 +92,7 @@ func TestLine_share_flat(t *testing.T) {
 					require.Equal(t, o.res.Revision, o.res.Responses[1].GetResponseRange().Kvs[0].CreateRevision)
 				}
 			}
-			for _, f := range free[1:] {
-				f()
-			}
-			return len(nested(sent()[0])) == 0
+			return len(nested(sent[0])) == 0
 		}
 		require.True(t, flat("a"))
 		require.True(t, flat("b", leave("missing/x")))

@@ -34,32 +34,6 @@ func TestLine_stuck(t *testing.T) {
 	}
 }
 
-// Shared requests are stuck too, one after the other, until the endpoint is left for another.
-func TestLine_stuck_again(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		e.occupy(t)
-		remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
-		var lost []<-chan outcome
-		for _, name := range []string{"a", "b", "c", "d"} {
-			for _, txn := range e.enters(name, 5) {
-				lost = append(lost, e.tryOnce(t.Context(), t.Context(), bound, txn))
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		remove()
-		came := e.now()
-		good := receiveAll(t, e.sendAll(t.Context(), e.enters("e", 5)))
-		requireAllGood(t, good)
-		require.LessOrEqual(t, good[4].at-came, patience)
-		for _, o := range receiveAll(t, lost) {
-			require.Error(t, o.err)
-			require.False(t, etcd.Refused(o.err))
-		}
-		require.LessOrEqual(t, e.now(), came+bound, "each from when it was sent")
-	})
-}
-
 // Lanes that were opened beside stuck ones end: later there are no more than before.
 func TestLine_stuck_isOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -69,11 +43,12 @@ func TestLine_stuck_isOver(t *testing.T) {
 			requireAllGood(t, receiveAll(t, e.sendAll(t.Context(), e.plant("a", 5))))
 			time.Sleep(time.Second)
 		}
-		for _, f := range free {
-			f()
-		}
+		free()
 		e.owner.running.Wait()
-		require.Len(t, e.occupy(t), len(free))
+		e.occupy(t)
+		sent := e.record()
+		e.send(t.Context(), e.enter("b/x"))
+		require.Empty(t, sent())
 	})
 }
 
@@ -87,7 +62,7 @@ func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 			e.owner.end()
 			synctest.Wait()
 			if freed {
-				free[0]()
+				free()
 			}
 			for _, o := range receiveAll(t, all) {
 				require.ErrorIs(t, o.err, etcd.ErrNotSent)
@@ -99,9 +74,7 @@ func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 				require.True(t, o.err == nil || etcd.Refused(o.err))
 				require.LessOrEqual(t, o.at-came, patience)
 			}
-			for _, f := range free {
-				f()
-			}
+			free()
 			came = e.now()
 			for _, o := range receiveAll(t, e.sendAll(t.Context(), e.enters("c", 10))) {
 				require.True(t, o.err == nil || etcd.Refused(o.err))
@@ -112,28 +85,21 @@ func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 	}
 }
 
-// A shared request ends with the owner, and its outcome is unknown. Waiting transactions were not sent, or their
-// outcome is unknown too.
+// A shared request ends with the owner, and its outcome is unknown.
 func TestLine_ownerEnds_whileSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		free := e.occupy(t)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
-		first := e.sendAll(t.Context(), e.enters("a", 10))
-		free[0]()
-		second := e.sendAll(t.Context(), e.enters("b", 10))
+		all := e.sendAll(t.Context(), e.enters("a", 10))
+		free()
 		time.Sleep(time.Millisecond)
 		e.owner.end()
-		for _, o := range receiveAll(t, first) {
+		for _, o := range receiveAll(t, all) {
 			require.ErrorIs(t, o.err, context.Canceled)
 			require.False(t, etcd.Refused(o.err))
 			require.Equal(t, time.Millisecond, o.at)
 		}
-		for _, o := range receiveAll(t, second) {
-			require.ErrorIs(t, o.err, context.Canceled)
-			require.LessOrEqual(t, o.at, time.Millisecond)
-		}
-		require.Empty(t, e.srv.Keys("b"))
 	})
 }
 
@@ -152,7 +118,7 @@ func TestLine_lanes_stuckOneReturns(t *testing.T) {
 		all = append(all, e.send(t.Context(), e.enter("b/x")))
 		sent := e.record()
 		all = append(all, e.sendAll(t.Context(), e.enters("c", 2))...)
-		free[0]()
+		free()
 		close(first)
 		synctest.Wait()
 		require.Empty(t, sent(), "they wait for the one that is under way")
@@ -171,7 +137,7 @@ func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
 		gate := make(chan struct{})
 		e.hold("a/x", gate)
 		all := []<-chan outcome{e.send(t.Context(), e.enter("a/x"))}
-		free[0]()
+		free()
 		time.Sleep(patience * 2 / 3)
 		sent := e.record()
 		all = append(all, e.send(t.Context(), e.enter("b/x")))
@@ -204,7 +170,7 @@ func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
 			require.NoError(t, o.err)
 			require.LessOrEqual(t, o.at-came, patience)
 		}
-		free[0]()
+		free()
 	})
 }
 
@@ -221,6 +187,6 @@ func TestLine_lanes_aFullRequestGoes(t *testing.T) {
 		require.Len(t, sent(), 1)
 		require.Equal(t, 120, carried(sent()[0]))
 		requireAllGood(t, receiveAll(t, all))
-		free[0]()
+		free()
 	})
 }

@@ -12,12 +12,10 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
 
@@ -49,9 +47,6 @@ func listener(t *testing.T, serve func(conn *net.TCPConn, before int)) string {
 	return l.Addr().String()
 }
 
-// reset ends a connection without sending anything.
-func reset(conn *net.TCPConn, _ int) { _ = conn.SetLinger(0) }
-
 // dial returns a client of addr that has failed to connect.
 func dial(t *testing.T, addr string, config *tls.Config) *clientv3.Client {
 	t.Helper()
@@ -64,41 +59,6 @@ func dial(t *testing.T, addr string, config *tls.Config) *clientv3.Client {
 		require.True(t, conn.WaitForStateChange(t.Context(), state))
 	}
 	return client
-}
-
-// giveUp sends a request that waits for a connection until bound is over.
-func giveUp(t *testing.T, client *clientv3.Client, bound time.Duration) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	return etcd.Of(client).Do(ctx, 50*time.Millisecond, func(a *etcd.Attempt) error {
-		_, err := a.Get("key")
-		return err
-	})
-}
-
-func TestDo_saysWhyThereIsNoConnection(t *testing.T) {
-	const refuses = "as it does if it refuses the client's TLS certificate, or if it requires TLS and the client does not use it"
-	closed := listener(t, reset)
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, gone.Close())
-	for name, row := range map[string]struct {
-		addr   string
-		config *tls.Config
-		want   string
-	}{
-		"nobody listens":           {gone.Addr().String(), nil, "connection refused"},
-		"ended at once":            {closed, nil, refuses},
-		"ended in a TLS handshake": {closed, &tls.Config{}, ""}, //nolint:gosec // as a user would
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := giveUp(t, dial(t, row.addr, row.config), 100*time.Millisecond)
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.ErrorContains(t, err, "(no connection: ")
-			require.ErrorContains(t, err, row.want)
-		})
-	}
 }
 
 // In TLS 1.3 the server's alert about a certificate arrives in only some of the attempts to connect. Do remembers it.
@@ -114,13 +74,11 @@ func TestDo_remembersTheServersAlert(t *testing.T) {
 		MinVersion:   tls.VersionTLS13,
 		NextProtos:   []string{"h2"},
 	}
-	var lost atomic.Bool
 	again := make(chan struct{}, 100)
 	addr := listener(t, func(conn *net.TCPConn, before int) {
 		if before > 0 {
-			lost.Store(true)
 			again <- struct{}{}
-			reset(conn, before)
+			_ = conn.SetLinger(0) // it ends without a message
 			return
 		}
 		_ = tls.Server(conn, server).Handshake()
@@ -151,22 +109,5 @@ func TestDo_remembersTheServersAlert(t *testing.T) {
 		return err
 	})
 	require.ErrorIs(t, err, mine)
-	require.True(t, lost.Load())
 	require.ErrorContains(t, err, "remote error: tls: certificate required")
-}
-
-func TestDo_saysThatAuthenticationIsMissing(t *testing.T) {
-	e := connect(t)
-	err := e.Do(t.Context(), time.Second, func(*etcd.Attempt) error { return rpctypes.ErrUserEmpty })
-	require.ErrorIs(t, err, rpctypes.ErrUserEmpty)
-	require.ErrorContains(t, err, "the server requires authentication, and the client gives no user and password")
-}
-
-// Unreachable returns nil for a client that has a connection or is making its first one.
-func TestUnreachable_connected(t *testing.T) {
-	e := connect(t)
-	require.NoError(t, e.Unreachable(t.Context()))
-	_, err := e.Once(t.Context()).Get("key")
-	require.NoError(t, err)
-	require.NoError(t, e.Unreachable(t.Context()))
 }
