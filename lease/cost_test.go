@@ -108,7 +108,7 @@ var willingly = func() (answers [129]*pb.TxnResponse) {
 // If sessions take a lock in turns, a turn costs a request to enter and one to leave. Behind a waiter it costs one more
 // read.
 func TestSession_Lock_requestsATurn(t *testing.T) {
-	for clients, most := range map[int]float64{2: 2.1, 8: 3.2, 32: 3.2} {
+	for clients, most := range map[int]float64{2: 2.1, 3: 2.1, 8: 3.2, 32: 3.2} {
 		inBubble(t, fmt.Sprint(clients), func(t *testing.T) {
 			srv := newServer(t)
 			var sessions []*env

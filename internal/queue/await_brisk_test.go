@@ -42,43 +42,6 @@ func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
 	})
 }
 
-// Two sets take turns.
-func TestQueue_Await_keptWatchesOfSets(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		other := e.another(t)
-		enter := func(e *env) (set []queue.Entry, ahead []queue.Ahead) {
-			set = e.set("a", "b")
-			ahead, err := e.Queue.Enter(e.once(t.Context()), set, "")
-			require.NoError(t, err)
-			return set, ahead
-		}
-		leave := func(e *env, set []queue.Entry) {
-			gone, err := e.Queue.Leave(e.once(t.Context()), set)
-			require.NoError(t, err)
-			require.Empty(t, gone)
-		}
-		for round := range 4 {
-			requests, watches := e.asked(func() {
-				theirs, _ := enter(other)
-				ours, ahead := enter(e)
-				var got []<-chan outcome[struct{}]
-				for i := range ours {
-					got = append(got, e.await(t.Context(), place{ours[i], ahead[i]}))
-				}
-				leave(other, theirs)
-				for _, one := range got {
-					require.NoError(t, receive(t, one).err)
-				}
-				leave(e, ours)
-			})
-			if round > 1 {
-				require.Equal(t, []int{2, 0}, []int{requests, watches}, "round %d: to enter and to leave", round)
-			}
-		}
-	})
-}
-
 // In a long queue the first end comes late and the second soon after it. Such a queue is not brisk: a watch that
 // lasts only for shortWait would be opened for nothing.
 func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {

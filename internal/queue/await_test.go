@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -15,29 +14,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
-
-func TestQueue_Await_turn(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		first := e.enter(t, "1")
-		second := e.enter(t, "2")
-		third := e.enter(t, "3")
-		require.NoError(t, e.Await(t.Context(), first.Entry, first.ahead), "it is the owner")
-		two, three := e.await(t.Context(), second), e.await(t.Context(), third)
-		require.Equal(t, 2, e.srv.Watchers(), "one each, on the first")
-		e.at(time.Minute)
-		e.leave(t, first)
-		require.Equal(t, time.Minute, receive(t, two).at, "at once")
-		requirePending(t, three)
-		synctest.Wait()
-		require.Equal(t, 1, e.srv.Watchers())
-		e.at(2 * time.Minute)
-		e.leave(t, second)
-		require.NoError(t, receive(t, three).err)
-		synctest.Wait()
-		require.Zero(t, e.srv.Watchers())
-	})
-}
 
 // Await fails once the entry's key is not in the queue any more.
 func TestQueue_Await_ownKeyIsGone(t *testing.T) {
@@ -56,45 +32,6 @@ func TestQueue_Await_ownKeyIsGone(t *testing.T) {
 		e.leave(t, second)
 		fourth := e.enter(t, "4")
 		require.NoError(t, e.Await(t.Context(), fourth.Entry, fourth.ahead))
-	})
-}
-
-func TestQueue_Await_isBoundedByItsContext(t *testing.T) {
-	mine := errors.New("mine")
-	for name, fault := range map[fakeetcd.Method]fakeetcd.Fault{
-		fakeetcd.Compact: {}, // no fault: the context ends during the wait
-		fakeetcd.Txn:     {Lose: fakeetcd.Request},
-		fakeetcd.Watch:   {Lose: fakeetcd.Request},
-	} {
-		bubbleOf(t, name.String(), func(e *env) {
-			t := e.t
-			e.enter(t, "1")
-			second := e.enter(t, "2")
-			e.c.Inject(name, fault)
-			ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
-			defer cancel()
-			got := receive(t, e.await(ctx, second))
-			require.ErrorIs(t, got.err, mine)
-			require.NotErrorIs(t, got.err, context.DeadlineExceeded)
-			require.Equal(t, 12*time.Second, got.at)
-		})
-	}
-}
-
-// A final error ends the wait; a transient one is retried.
-func TestQueue_Await_errors(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		first := e.enter(t, "1")
-		second := e.enter(t, "2")
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCPermissionDenied})
-		require.ErrorIs(t, e.Await(t.Context(), second.Entry, second.ahead), rpctypes.ErrPermissionDenied)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 5, Err: fakeetcd.ErrUnavailable})
-		two := e.await(t.Context(), second)
-		e.at(time.Second)
-		requirePending(t, two)
-		e.leave(t, first)
-		require.NoError(t, receive(t, two).err)
 	})
 }
 
@@ -134,25 +71,6 @@ func TestQueue_Await_keyIsTakenOffItsLease(t *testing.T) {
 		require.NoError(t, receive(t, waits).err)
 		waits = e.await(timeout(t, time.Second), third)
 		require.ErrorIs(t, receive(t, waits).err, context.DeadlineExceeded, "the second is the owner now")
-	})
-}
-
-// A watch that is not confirmed makes its stream suspect, which ends the other watches on it too.
-func TestQueue_Await_watchIsNotConfirmed(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		first := e.enter(t, "1")
-		second := e.enter(t, "2")
-		two := e.await(t.Context(), second)
-		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
-		e.leave(t, first)
-		e.at(time.Minute)
-		requirePending(t, two)
-		e.guards(t).add(second) // the confirmation of its watch is stuck behind the event
-		got := receive(t, two)
-		require.NoError(t, got.err)
-		require.LessOrEqual(t, got.at, time.Minute+queue.GuardAfter+5*time.Second)
-		require.Greater(t, got.at, time.Minute+queue.GuardAfter+5*time.Second/2)
 	})
 }
 

@@ -3,7 +3,6 @@ package queue_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -78,8 +77,8 @@ func TestQueue_Enter_contentionThatHasJustEnded(t *testing.T) {
 
 // A bounded number of queues is remembered.
 func TestQueue_Enter_contentionIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		for i := range 1025 {
 			e.srv.Put(fmt.Sprint(i)+"/x", "")
 			e.places(t, 1, func(int) string { return fmt.Sprint(i) })

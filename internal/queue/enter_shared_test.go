@@ -6,7 +6,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -63,8 +62,8 @@ func (e *env) entering(name, suffix string, into *place) func(context.Context) {
 // Entries of one queue never share a commit: their revisions are their order.
 func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
 	for name, crowd := range map[string]bool{"somebody is expected": true, "nobody is": false} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
 			if crowd {
 				e.meet(t)
 			}
@@ -93,8 +92,8 @@ func (e *env) meet(t *testing.T) {
 // One entry leaves and another enters in one commit, in either order.
 func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
 			first := e.enter(t, "1")
 			e.meet(t)
 			var second place
@@ -114,8 +113,8 @@ func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 // An entry uses the key of another one that leaves in the same batch. etcd refuses to delete and put a key in one
 // transaction, so the two are sent again separately.
 func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		e.meet(t)
 		first := e.enter(t, "1")
 		var second place
@@ -134,8 +133,8 @@ func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
 // In a shared commit all comparisons come before the operations of the others.
 func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
 			first := e.enter(t, "1")
 			var (
 				us    queue.Entry
@@ -158,57 +157,6 @@ func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 				require.Equal(t, first.Key, string(owner.Key))
 				require.Empty(t, e.keys())
 			}
-		})
-	}
-}
-
-// HandOver puts a contender too, so it does not share a commit with an entry of the same queue.
-func TestQueue_HandOver_oneQueueIsNotShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		e.meet(t)
-		first := e.enter(t, "1")
-		var entered, next place
-		e.together(t, e.entering("a", "2", &entered), func(ctx context.Context) {
-			if done, entry, ahead, err := e.HandOver(e.once(ctx), first.Entry, e.entry("3"), ""); done && err == nil {
-				next = place{entry, ahead}
-			}
-		})
-		require.NotZero(t, entered.Rev)
-		require.NotZero(t, next.Rev)
-		if entered.Rev > next.Rev {
-			entered, next = next, entered
-		}
-		require.Less(t, entered.Rev, next.Rev)
-		require.Equal(t, queue.Ahead{Key: entered.Key, Rev: entered.Rev, Owner: true}, next.ahead)
-	})
-}
-
-// Entries of a name and of a name nested in it share a commit. Their keys have one revision, and the nested key is
-// below the other's prefix. Its end is nobody's turn in the outer queue.
-func TestQueue_Await_nestedNameOfTheSameRevision(t *testing.T) {
-	for name, during := range map[string]bool{"before it waits": false, "while it waits": true} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
-			other := e.another(t)
-			var first, nested place
-			require.Equal(t, 2, e.together(t, e.entering("a", "1", &first), e.entering("a/0", "1", &nested)))
-			require.Equal(t, first.Rev, nested.Rev)
-			second := other.enter(t, "2")
-			require.Equal(t, queue.Ahead{}, second.ahead)
-			if !during {
-				e.leave(t, nested)
-			}
-			two := other.await(t.Context(), second)
-			if during {
-				require.Equal(t, 1, e.srv.Watchers())
-				e.leave(t, nested)
-			}
-			e.at(time.Minute)
-			requirePending(t, two)
-			e.leave(t, first)
-			e.at(2 * time.Minute)
-			require.Equal(t, time.Minute, receive(t, two).at)
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -47,17 +46,6 @@ func TestQueue_Enter(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, left)
 		require.Equal(t, []string{third.Key, second.Key}, e.keys())
-	})
-}
-
-// Keys beside the prefix of a queue are not ahead of any contender in it.
-func TestQueue_Enter_besideOtherQueues(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		e.plant(t, "a", 2)
-		e.plant(t, "a-/", 2)
-		e.plant(t, "a0", 2) // "0" follows "/"
-		require.True(t, e.enter(t, "1").ahead.None)
 	})
 }
 
@@ -205,15 +193,7 @@ func TestQueue_TryEnter(t *testing.T) {
 		reports int
 	}{
 		"empty": {before: func(*testing.T, *env) {}, txns: 1},
-		"locked": {
-			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "1") },
-			owner:  "1", txns: 1,
-		},
-		"locked, waited for": {
-			before: func(t *testing.T, e *env) { t.Helper(); e.enter(t, "1"); e.enter(t, "0") },
-			owner:  "1", txns: 1,
-		},
-		"locked, waited for by many whose names come first": {
+		"locked, and others wait whose names come first": {
 			before: func(t *testing.T, e *env) {
 				t.Helper()
 				for _, suffix := range []string{"9", "0", "1", "2"} {
@@ -225,10 +205,6 @@ func TestQueue_TryEnter(t *testing.T) {
 		"only strays": {
 			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/Z", 3) },
 			txns:   2, reports: 1,
-		},
-		"only nested": {
-			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/b/z", 3) },
-			txns:   2,
 		},
 		"locked behind a stray": {
 			before: func(t *testing.T, e *env) { t.Helper(); e.plant(t, "a/Z", 1); e.enter(t, "1") },
@@ -271,39 +247,6 @@ func TestQueue_TryEnter(t *testing.T) {
 				}
 			}
 			require.Fail(t, "not entered")
-		})
-	}
-}
-
-// Contenders are found behind any number of stray keys.
-func TestQueue_scansPastManyKeys(t *testing.T) {
-	for _, tc := range []struct{ txns, each int }{{1, 127}, {1, 128}, {2, 65}, {3, 128}, {6, 100}, {300, 1}} {
-		bubbleOf(t, fmt.Sprintf("%d of %d", tc.txns, tc.each), func(e *env) {
-			t := e.t
-			plant := func() {
-				for i := range tc.txns {
-					e.plant(t, fmt.Sprintf("a/Z%03d-%d", i, e.srv.Rev()), tc.each)
-				}
-			}
-			plant()
-			first := e.enter(t, "1")
-			plant()
-			second := e.enter(t, "2")
-
-			_, owner := e.tryEnter(t, "us") // ascending
-			require.NotNil(t, owner)
-			require.Equal(t, first.Key, string(owner.Key))
-			e.reported = nil
-
-			next := e.await(t.Context(), second) // descending
-			requirePending(t, next)
-			require.NotEmpty(t, e.reported)
-			e.leave(t, first)
-			require.NoError(t, receive(t, next).err)
-			e.reported = nil
-			_, owner = e.tryEnter(t, "us")
-			require.Equal(t, second.Key, string(owner.Key))
-			require.Contains(t, e.reported, fmt.Sprint(2*tc.txns*tc.each, " below a/"), "every one is counted")
 		})
 	}
 }

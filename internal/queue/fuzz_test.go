@@ -54,8 +54,8 @@ func FuzzGuards(f *testing.F) {
 		if len(data) > 4096 {
 			return
 		}
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t)
+		bubble(t, func(e *env) {
+			t := e.t
 			s := &script{data: data, rest: rand.NewPCG(1, 2)}
 			w := &world{
 				guards: e.guards(t), t: t, r: rand.New(s), own: e.another(t),
@@ -90,8 +90,8 @@ func FuzzQueue_Await(f *testing.F) {
 		if len(data) > 2048 {
 			return
 		}
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t)
+		bubble(t, func(e *env) {
+			t := e.t
 			s := &script{data: data, rest: rand.NewPCG(1, 2)}
 			l := &line{t: t, e: e, other: e.another(t), s: s, r: rand.New(s)}
 			for range 1 + l.r.IntN(6) {

@@ -9,14 +9,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // The next watch may not be confirmed for long, on a sick endpoint. A read reports what the broken one has missed,
 // without waiting for it.
 func TestGuards_nextWatchHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		g := e.guards(t)
 		list := g.guarded(t, 3, numbered)
 		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour}) // these events are lost with the stream
@@ -34,8 +33,8 @@ func TestGuards_doNotSpin(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"no leader": {Err: rpctypes.ErrGRPCNoLeader}, "compacted": {Err: rpctypes.ErrGRPCCompacted},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(e *env) {
+			t := e.t
 			g := e.guards(t)
 			list := e.places(t, 40, numbered)
 			remove := e.c.Inject(fakeetcd.Watch, fault)
@@ -56,8 +55,8 @@ func TestGuards_doNotSpin(t *testing.T) {
 
 // A watch on a member that lags may show an earlier key of the same name, or the entry's own put.
 func TestGuards_staleEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		g := e.guards(t)
 		earlier := e.enter(t, "1")
 		e.srv.Put(earlier.Key, "x")
@@ -77,32 +76,19 @@ func TestGuards_staleEvents(t *testing.T) {
 // A read may take long, on an endpoint that does not answer. The events of a watch on another endpoint must not wait
 // for it.
 func TestGuards_eventsDuringARead(t *testing.T) {
-	for name, cause := range map[string]func(*testing.T, *guards){
-		"of new entries": func(t *testing.T, g *guards) {
-			t.Helper()
-			other := g.e.another(t)
-			for i := range 99 { // in each of the watches
-				entered, _, err := other.Enter(other.once(t.Context()), queue.NewEntry(numbered(i), g.e.lease, "y"), "")
-				require.NoError(t, err)
-				g.add(place{Entry: entered})
-			}
-		},
-		"after a break": func(_ *testing.T, g *guards) { g.e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
-			g := e.guards(t)
-			list := g.guarded(t, 100, numbered)
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Minute})
-			cause(t, g)
-			time.Sleep(time.Second)
-			var want []notice
-			for _, p := range list {
-				require.True(t, e.srv.Delete(p.Key))
-				want = append(want, deleted(p))
-			}
-			synctest.Wait()
-			g.requireNotices(t, want...)
-		})
-	}
+	bubble(t, func(e *env) {
+		t := e.t
+		g := e.guards(t)
+		list := g.guarded(t, 100, numbered)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Minute})
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		time.Sleep(time.Second)
+		var want []notice
+		for _, p := range list {
+			require.True(t, e.srv.Delete(p.Key))
+			want = append(want, deleted(p))
+		}
+		synctest.Wait()
+		g.requireNotices(t, want...)
+	})
 }

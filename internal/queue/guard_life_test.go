@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -30,45 +29,6 @@ func (e *env) finished() bool {
 	default:
 		return false
 	}
-}
-
-// If the owner of the goroutines has ended first, nothing is started.
-func TestGuards_tooLateToSpawn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		g := e.guards(t)
-		list := e.places(t, 40, numbered)
-		g.Spawn = func(func(context.Context)) bool { return false }
-		g.add(list...)
-		time.Sleep(time.Second)
-		g.remove(list[:20]...)
-		g.add(e.places(t, 1, scattered)...)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		require.Zero(t, e.srv.Watchers())
-		require.True(t, e.finished())
-	})
-}
-
-// Entries that were removed cost nothing, and leave no goroutine.
-func TestGuards_allAreRemoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		g := e.guards(t)
-		for range 3 {
-			list := g.guarded(t, 40, numbered)
-			g.remove(list...)
-			require.True(t, e.finished())
-			require.Zero(t, e.srv.Watchers())
-			for _, p := range list {
-				e.leave(t, p)
-			}
-		}
-		calls := e.requests()
-		time.Sleep(time.Hour)
-		require.Equal(t, calls, e.requests())
-		g.requireNotices(t)
-	})
 }
 
 // denials are the client's errors for a watch without permission: the server sends only a text, which the client does
@@ -111,8 +71,8 @@ func (e *env) allowOps(most int) {
 // the key, which has the lease in it.
 func TestGuards_deniedForAMoment(t *testing.T) {
 	for _, err := range denials {
-		inBubble(t, err.Error(), func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, err.Error(), func(e *env) {
+			t := e.t
 			g := e.guards(t)
 			list := g.guarded(t, 3, numbered)
 			permit := e.deny(err, anyKey)
@@ -134,8 +94,8 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 
 // A read that is refused is repeated within a period, though the watch works.
 func TestGuards_deniedForAMoment_reads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		g := e.guards(t)
 		list := g.guarded(t, 3, numbered)
 		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
@@ -153,8 +113,8 @@ func TestGuards_deniedForAMoment_reads(t *testing.T) {
 
 // If everything is forbidden, few requests are sent.
 func TestGuards_denied_asksSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		g := e.guards(t)
 		g.add(e.places(t, 400, numbered)...)
 		e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)

@@ -43,25 +43,17 @@ type place struct {
 // bubble runs a test in a bubble with a server of its own.
 func bubble(t *testing.T, test func(*env)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(connect(t, newServer(t))) })
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		t.Cleanup(srv.Close)
+		test(connect(t, srv))
+	})
 }
 
 // bubbleOf is bubble for a sub-test.
 func bubbleOf(t *testing.T, name string, test func(*env)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { bubble(t, test) })
-}
-
-func start(t *testing.T) *env {
-	t.Helper()
-	return connect(t, newServer(t))
-}
-
-func newServer(t *testing.T) *fakeetcd.Server {
-	t.Helper()
-	srv := fakeetcd.New()
-	t.Cleanup(srv.Close)
-	return srv
 }
 
 // another returns a second process with a lease and a network of its own.
@@ -209,10 +201,4 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// inBubble runs a sub-test in a bubble of its own.
-func inBubble(t *testing.T, name string, test func(t *testing.T)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }

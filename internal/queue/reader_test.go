@@ -222,24 +222,3 @@ func (q *ranks) check() {
 }
 
 func excludes(one, other queue.Entry) bool { return !one.Shared || !other.Shared }
-
-// A reader meets only nested names that sort before the readers. What is remembered of a queue is kept for readers
-// and writers separately.
-func TestQueue_readers_besideNestedNames(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		e.srv.Put("a/reports/x", "")
-		w := e.enter(t, "1")
-		require.Zero(t, w.ahead, "other keys are in the way")
-		e.leave(t, w)
-		before := e.requests()
-		r := e.read(t, "2")
-		require.True(t, r.ahead.None)
-		require.Equal(t, before+1, e.requests())
-		e.leave(t, r)
-		e.srv.Put("a/jobs/x", "")
-		r = e.read(t, "3")
-		require.Zero(t, r.ahead)
-		require.NoError(t, e.Await(t.Context(), r.Entry, r.ahead))
-	})
-}

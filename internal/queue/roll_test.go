@@ -22,8 +22,8 @@ import (
 // same contenders as a scan of all keys.
 func TestQueue_mixed_random(t *testing.T) {
 	for seed := range uint64(40) {
-		inBubble(t, fmt.Sprint(seed), func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, fmt.Sprint(seed), func(e *env) {
+			t := e.t
 			r := rand.New(rand.NewPCG(seed, 0))
 			e.mix(t, r, 40)
 			mine := e.enter(t, "mine")
@@ -59,8 +59,8 @@ func TestQueue_mixed_random(t *testing.T) {
 
 // The second page starts at the very next key, here one that begins with the last key of the first page.
 func TestQueue_mixed_pageEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		e.plant(t, "a/eu/1", 1)
 		oldest := queue.NewEntry("a", e.lease, "15-oldest").Key
 		keys := []string{oldest}
@@ -106,8 +106,8 @@ func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
 // Once keys of nested names have been seen, they are read without their values, not in the order of creation, and not
 // compared; and most of them are skipped.
 func TestQueue_nestedNamesAreCheap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		for i := range 40 {
 			e.plant(t, fmt.Sprintf("a/eu/%02d", i), 100)
 		}
@@ -140,8 +140,8 @@ func TestQueue_nestedNamesAreCheap(t *testing.T) {
 
 // A nested name with very many keys is skipped each time.
 func TestQueue_nestedNameWithManyKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(e *env) {
+		t := e.t
 		for i := range 5000 {
 			e.srv.Put(fmt.Sprintf("a/eu/%04d", i), "")
 		}
