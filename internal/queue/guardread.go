@@ -1,14 +1,12 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/etcd"
@@ -69,37 +67,13 @@ func (w *Guards) warn(e *Guarded, what string, err error) {
 	}
 }
 
-// verify reads the keys of entries, and calls the functions of those whose keys have changed since they were put. It
-// leaves out entries for which skip is then true. It returns the entries that could not be read, and the error.
-func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded) bool) ([]*Guarded, error) {
-	var written []*Guarded // a read of keys alone shows that they were written, but not their leases
-	refused, err := q.readEach(ctx, list, func(e *Guarded, kv *mvccpb.KeyValue) {
-		switch {
-		case kv != nil && kv.CreateRevision == e.Rev && kv.ModRevision == e.Rev, skip(e):
-		case kv != nil && kv.CreateRevision == e.Rev:
-			written = append(written, e)
-		default:
-			e.Ended(Deleted)
-		}
-	}, clientv3.WithKeysOnly())
-	more, failed := q.readEach(ctx, written, func(e *Guarded, kv *mvccpb.KeyValue) {
-		switch {
-		case skip(e):
-		case kv == nil || kv.CreateRevision != e.Rev:
-			e.Ended(Deleted)
-		default:
-			e.written(kv)
-		}
-	})
-	return append(refused, more...), cmp.Or(err, failed)
-}
-
-// readEach reads the keys of entries, many at a time. It returns the entries that were not read, and the error.
-func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded, *mvccpb.KeyValue), opts ...clientv3.OpOption) (unread []*Guarded, why error) {
+// verify reads the keys of entries, many at a time, and calls the functions of those whose keys have changed since they
+// were put. It leaves out entries for which skip is then true. It returns the entries that were not read, and the error.
+func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded) bool) (unread []*Guarded, why error) {
 	return etcd.InParts(list, etcd.PartSize, mostRefused, func(part []*Guarded) error {
 		gets := make([]clientv3.Op, len(part))
 		for i, e := range part {
-			gets[i] = clientv3.OpGet(e.Key, opts...)
+			gets[i] = clientv3.OpGet(e.Key)
 		}
 		var resp *clientv3.TxnResponse
 		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) (err error) {
@@ -110,7 +84,14 @@ func (q *Queue) readEach(ctx context.Context, list []*Guarded, use func(*Guarded
 			return err
 		}
 		for i, e := range part {
-			use(e, first(resp.Responses[i].GetResponseRange().Kvs))
+			kv := first(resp.Responses[i].GetResponseRange().Kvs)
+			switch {
+			case skip(e):
+			case kv == nil || kv.CreateRevision != e.Rev:
+				e.Ended(Deleted)
+			case kv.ModRevision != e.Rev:
+				e.written(kv)
+			}
 		}
 		return nil
 	})
