@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
@@ -50,17 +53,150 @@ func keyNames(srv *fakeetcd.Server, prefix string) []string {
 	return names
 }
 
-func TestServer_Close_dropsWhatIsUnderWay(t *testing.T) {
+func tryPut(ctx context.Context, c *fakeetcd.Client) (took time.Duration, err error) {
+	began := time.Now()
+	_, err = c.Put(ctx, "a", "")
+	return time.Since(began), err
+}
+
+func TestClient_Inject_order(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Before: time.Hour, Late: true})
-		_, err := c.Put(timeout(t, time.Second), "a", "")
+		expect := func(want time.Duration) {
+			t.Helper()
+			took, err := tryPut(t.Context(), c)
+			require.NoError(t, err)
+			require.Equal(t, want, took)
+		}
+		c.Inject(fakeetcd.Any, fakeetcd.Fault{After: 1 * time.Second})
+		remove := c.Inject(fakeetcd.Put, fakeetcd.Fault{After: 2 * time.Second})
+		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 2, After: 3 * time.Second})
+		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, After: 4 * time.Second})
+		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, After: 5 * time.Second, Match: func(call fakeetcd.Call) bool {
+			r, ok := call.Request.(*pb.PutRequest)
+			return ok && string(r.Key) != "a"
+		}})
+		expect(3 * time.Second)
+		expect(3 * time.Second)
+		expect(4 * time.Second)
+		expect(2 * time.Second)
+		remove()
+		expect(1 * time.Second)
+		c.Reset()
+		expect(0)
+		took, err := tryPut(t.Context(), srv.NewClient(t.Context()))
+		require.NoError(t, err)
+		require.Zero(t, took, "faults are the client's own")
+	})
+}
+
+func TestClient_Cut_holdsCallsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		lease := grant(t, c, 60)
+		c.Cut()
+		c.Cut()
+		_, err := tryPut(timeout(t, time.Second), c)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		grant(t, c, 60)
-		began := time.Now()
-		srv.Close()
-		srv.Close()
-		require.Zero(t, time.Since(began))
+
+		done := make(chan error, 2)
+		go func() {
+			_, err := c.KeepAliveOnce(t.Context(), lease)
+			done <- err
+		}()
+		go func() {
+			_, err := c.Put(t.Context(), "b", "", clientv3.WithLease(lease))
+			done <- err
+		}()
+		_, err = tryPut(t.Context(), srv.NewClient(t.Context()))
+		require.NoError(t, err, "the link is the client's own")
+		require.True(t, srv.Delete("a"))
+		time.Sleep(10 * time.Second)
+		require.Empty(t, done)
 		require.Empty(t, srv.Keys(""))
+
+		c.Restore()
+		c.Restore()
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+		require.Equal(t, []string{"b"}, keyNames(srv, ""), "the request whose caller gave up is gone")
+		require.Equal(t, time.Minute, time.Until(srv.Leases()[0].Expiry))
+	})
+}
+
+func TestLease_expiresAtTheScanAfterItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		began := time.Now()
+		time.Sleep(100 * time.Millisecond)
+		lease := grant(t, c, 5) // expires at 5.1 s
+		put(t, c, "k/2", "", clientv3.WithLease(lease))
+		put(t, c, "k/1", "", clientv3.WithLease(lease))
+		put(t, c, "other", "")
+		rev := srv.Rev()
+		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Leases()) == 0 }))
+		require.Equal(t, 5500*time.Millisecond, time.Since(began))
+		require.Equal(t, []string{"other"}, keyNames(srv, ""))
+		require.Equal(t, rev+1, srv.Rev(), "one revision for all keys")
+	})
+}
+
+func TestLease_KeepAliveOnce_waitsForTheRevocationOfAnExpiredLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t)
+		time.Sleep(100 * time.Millisecond)
+		lease := grant(t, c, 2) // expires at 2.1 s, revoked at 2.5 s
+		time.Sleep(2100 * time.Millisecond)
+		began := time.Now()
+		_, err := c.KeepAliveOnce(t.Context(), lease)
+		require.ErrorIs(t, err, rpctypes.ErrLeaseNotFound)
+		require.Equal(t, 300*time.Millisecond, time.Since(began))
+	})
+}
+
+func TestServer_ChangeLeader_restartsLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, c := start(t)
+		began := time.Now()
+		grant(t, c, 10)
+		time.Sleep(9 * time.Second)
+		srv.ChangeLeader()
+		require.NoError(t, srv.Await(t.Context(), func() bool { return len(srv.Leases()) == 0 }))
+		require.Equal(t, 19*time.Second, time.Since(began))
+	})
+}
+
+// next returns the next response, which must come before time moves.
+func next(t *testing.T, ch clientv3.WatchChan) clientv3.WatchResponse {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case resp, ok := <-ch:
+		require.True(t, ok, "channel closed")
+		return resp
+	default:
+		require.FailNow(t, "no response")
+		return clientv3.WatchResponse{}
+	}
+}
+
+func TestWatch_pastRevisionIsServedAtTheNextSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t)
+		put(t, c, "a", "1") // 2
+		put(t, c, "a", "2") // 3
+		time.Sleep(30 * time.Millisecond)
+		ch := c.Watch(t.Context(), "a", clientv3.WithRev(3))
+		now := c.Watch(t.Context(), "a", clientv3.WithRev(4))
+		put(t, c, "a", "3")
+		require.Len(t, next(t, now).Events, 1, "a watch on the next revision is synced at once")
+		synctest.Wait()
+		require.Empty(t, ch)
+		began := time.Now()
+		resp := <-ch
+		require.Equal(t, 70*time.Millisecond, time.Since(began))
+		require.Len(t, resp.Events, 2)
+		put(t, c, "a", "4")
+		require.Len(t, next(t, ch).Events, 1, "from then on it is synced too")
 	})
 }
