@@ -125,9 +125,7 @@ func (w Wire) refusesAndAccepts(t *testing.T, s Server) {
 	}
 	c := w.Start(t, s)
 	err := send(fence.NewContext(t.Context(), 41), t, c, Stale)
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(t, ok)
-	require.Equal(t, fence.StaleError{Resource: "orders", Token: 41, Highest: 54}, *stale)
+	RequireRefusal(t, &fence.StaleError{Token: 41, Highest: 54}, err, "orders", "")
 	require.ErrorIs(t, send(t.Context(), t, c, Missing), w.Missing)
 	for _, values := range [][]string{{"054"}, {"0"}, {""}, {"54,54"}, {"54, 54"}, {"54", "54"}, {"54", "55"}} {
 		require.ErrorIs(t, send(t.Context(), t, c, Invalid, values...), fence.ErrInvalidToken)

@@ -2,7 +2,6 @@ package fencetest
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -33,17 +32,6 @@ func inside(t *testing.T, handle, caller context.Context) context.Context {
 func readerOf(t *testing.T, token fence.ReadToken, locks ...string) context.Context {
 	t.Helper()
 	return fence.WithLock(fence.NewReadContext(t.Context(), token), locks...)
-}
-
-// requireOther requires exactly this refusal.
-func requireOther(t *testing.T, want fence.OtherLockError, err error) {
-	t.Helper()
-	require.ErrorIs(t, err, fence.ErrOtherLock)
-	require.NotErrorIs(t, err, fence.ErrStale)
-	other, ok := errors.AsType[*fence.OtherLockError](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, want, *other)
-	require.ErrorContains(t, err, want.Error())
 }
 
 // The name arrives unchanged beside the token of a writer or a reader, whatever characters it has.
@@ -107,9 +95,9 @@ func (w Wire) otherLocksAreRefused(t *testing.T, s Server) {
 	require.NoError(t, send(writerOf(t, 54, "accounts"), t, writers, Served))
 	for _, token := range []fence.Token{41, 54, 60} {
 		err := send(writerOf(t, token, "report"), t, writers, OtherLock)
-		requireOther(t, fence.OtherLockError{Resource: "orders", Token: token, Lock: "report", Follows: "accounts"}, err)
+		RequireRefusal(t, &fence.OtherLockError{Token: token, Lock: "report", Follows: "accounts"}, err, "orders", "")
 		err = send(readerOf(t, fence.ReadToken(token), "report"), t, readers, OtherLock)
-		requireOther(t, fence.OtherLockError{Resource: "orders", Token: token, Read: true, Lock: "report", Follows: "accounts"}, err)
+		RequireRefusal(t, &fence.OtherLockError{Token: token, Read: true, Lock: "report", Follows: "accounts"}, err, "orders", "")
 	}
 	nested := inside(t, writerOf(t, 60, "report"), writerOf(t, 55, "accounts"))
 	require.ErrorIs(t, send(nested, t, writers, OtherLock), fence.ErrOtherLock)
@@ -126,7 +114,7 @@ func (w Wire) otherLocksAreRefused(t *testing.T, s Server) {
 	require.NoError(t, s.Guard.Move("orders", 58, "report"))
 	require.NoError(t, send(writerOf(t, 60, "report"), t, writers, Served))
 	err := send(writerOf(t, 61, "accounts"), t, writers, OtherLock)
-	requireOther(t, fence.OtherLockError{Resource: "orders", Token: 61, Lock: "accounts", Follows: "report"}, err)
+	RequireRefusal(t, &fence.OtherLockError{Token: 61, Lock: "accounts", Follows: "report"}, err, "orders", "")
 }
 
 // A token without a name, for example of an older client, is refused if the resource follows a lock, unless the guard
@@ -152,12 +140,14 @@ func (w Wire) tokensWithoutALock(t *testing.T, s Server) {
 			require.Equal(t, map[string]string{"orders": "accounts"}, s.Guard.Locks())
 			continue
 		}
-		want := fence.OtherLockError{Resource: "orders", Token: 55, Follows: "accounts"}
-		requireOther(t, want, send(set, t, writers, OtherLock))
-		requireOther(t, want, send(bare(55), t, writers, OtherLock))
-		requireOther(t, want, send(t.Context(), t, writers, OtherLock, "55"))
+		want := &fence.OtherLockError{Token: 55, Follows: "accounts"}
+		for _, err := range []error{
+			send(set, t, writers, OtherLock), send(bare(55), t, writers, OtherLock), send(t.Context(), t, writers, OtherLock, "55"),
+		} {
+			RequireRefusal(t, want, err, "orders", "")
+		}
 		want.Read = true
-		requireOther(t, want, send(fence.NewReadContext(t.Context(), 55), t, readers, OtherLock))
+		RequireRefusal(t, want, send(fence.NewReadContext(t.Context(), 55), t, readers, OtherLock), "orders", "")
 	}
 }
 

@@ -2,7 +2,6 @@ package fencetest
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -11,14 +10,6 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 )
-
-// requireStale requires exactly this refusal.
-func requireStale(t *testing.T, want fence.StaleError, err error) {
-	t.Helper()
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, want, *stale)
-}
 
 // A request that reads under a read lock raises the read mark before its handler runs, or is refused.
 func (w Wire) readersAreChecked(t *testing.T, s Server) {
@@ -37,7 +28,7 @@ func (w Wire) readersAreChecked(t *testing.T, s Server) {
 	}
 	readers := w.Start(t, s)
 	err := send(reader(41), t, readers, Stale)
-	requireStale(t, fence.StaleError{Resource: "orders", Token: 41, Highest: 54, Read: true}, err)
+	RequireRefusal(t, &fence.StaleError{Token: 41, Highest: 54, Read: true}, err, "orders", "")
 	for _, values := range [][]string{{"054"}, {"0"}, {""}, {"54,54"}, {"54", "54"}, {"54", "55"}} {
 		require.ErrorIs(t, sendSet(t.Context(), t, readers, Invalid, Set{Read: values}), fence.ErrInvalidToken)
 	}
@@ -60,10 +51,10 @@ func (w Wire) readersAreChecked(t *testing.T, s Server) {
 	s.ReadOnly, s.Handle = false, nil
 	writers := w.Start(t, s)
 	err = send(fence.NewContext(t.Context(), 59), t, writers, Stale)
-	requireStale(t, fence.StaleError{Resource: "orders", Token: 59, Highest: 60, ByReader: true}, err)
+	RequireRefusal(t, &fence.StaleError{Token: 59, Highest: 60, ByReader: true}, err, "orders", "")
 	require.NoError(t, send(fence.NewContext(t.Context(), 61), t, writers, Served))
 	err = send(reader(60), t, readers, Stale)
-	requireStale(t, fence.StaleError{Resource: "orders", Token: 60, Highest: 61, Read: true}, err)
+	RequireRefusal(t, &fence.StaleError{Token: 60, Highest: 61, Read: true}, err, "orders", "")
 }
 
 // A server without a check of readers serves their requests unchecked.
@@ -135,10 +126,10 @@ func (w Wire) besideAReader(t *testing.T, s Server) {
 		require.NoError(t, late, "the handler has not run")
 	}
 	err := send(fence.NewContext(t.Context(), 41), t, writers, Stale)
-	requireStale(t, fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true}, err)
+	RequireRefusal(t, &fence.StaleError{Token: 41, Highest: 54, ByReader: true}, err, "orders", "")
 	require.NoError(t, send(fence.NewReadContext(t.Context(), 55), t, readers, Served))
 	require.NoError(t, send(fence.NewContext(t.Context(), 60), t, writers, Served))
 	resume()
 	running.Wait()
-	requireStale(t, fence.StaleError{Resource: "orders", Token: 54, Highest: 60, Read: true}, late)
+	RequireRefusal(t, &fence.StaleError{Token: 54, Highest: 60, Read: true}, late, "orders", "")
 }
