@@ -27,14 +27,3 @@ func TestClock_theLongerElapsedTimeCounts(t *testing.T) {
 		require.Equal(t, start.Add(-50*time.Second), c.After(i, 10*time.Second))
 	})
 }
-
-func TestClock_withoutBootClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var c clock.Clock
-		i := c.Now()
-		time.Sleep(time.Second)
-		require.Equal(t, time.Second, c.Since(i))
-		require.True(t, c.Now().Later(i))
-		require.False(t, i.Later(i))
-	})
-}

@@ -78,10 +78,3 @@ func TestQueue_dropsWhatTheHandlerIsTooSlowFor(t *testing.T) {
 		require.Contains(t, lines[2+room], "n=last")
 	})
 }
-
-func TestNew_silent(t *testing.T) {
-	log, q := logqueue.New(nil)
-	log.Error("nobody hears it")
-	q.Flush(t.Context())
-	require.False(t, log.Enabled(t.Context(), slog.LevelError))
-}

@@ -112,20 +112,3 @@ func TestWork_done(t *testing.T) {
 		require.Equal(t, context.Canceled, context.Cause(work))
 	})
 }
-
-// A context made of two that have already ended has ended too.
-func TestWork_ofEndedContexts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		handle, caller, endHandle, endCaller := pair(t)
-		endCaller(errCaller)
-		work, done := scope.Work(handle, caller)
-		defer done()
-		synctest.Wait()
-		require.Equal(t, errCaller, context.Cause(work))
-
-		endHandle(errHandle)
-		work, done = scope.Work(handle, caller)
-		defer done()
-		require.Equal(t, errHandle, context.Cause(work))
-	})
-}
