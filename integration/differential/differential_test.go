@@ -18,6 +18,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
@@ -99,7 +100,7 @@ func (p program) onFake(t *testing.T) (trace []step) {
 		defer srv.Close()
 		client := srv.NewClient(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
-		y := newParty(ctx, t, client.Client, client.Lease.(opener).OpenKeepAlive)
+		y := newParty(ctx, t, client.Client, client.Lease.(etcd.Opener).OpenKeepAlive)
 		seen := len(client.Calls(fakeetcd.Any))
 		trace = p.run(y, func() (requests []string) {
 			for _, c := range client.Calls(fakeetcd.Any)[seen:] {
@@ -112,11 +113,6 @@ func (p program) onFake(t *testing.T) (trace []step) {
 		synctest.Wait() // the client's Watcher may deadlock if it is closed before it has finished a watch that ended
 	})
 	return trace
-}
-
-// opener opens keep-alive streams: the fake has no connection.
-type opener interface {
-	OpenKeepAlive(ctx context.Context, endpoint string) (pb.Lease_LeaseKeepAliveClient, error)
 }
 
 // onEtcd runs the program on a real etcd, which all programs use one after the other.

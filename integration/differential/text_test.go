@@ -2,6 +2,7 @@ package differential
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -65,10 +66,8 @@ func (y *party) value(b *strings.Builder, f protoreflect.FieldDescriptor, v prot
 }
 
 func (y *party) lease(id int64) string {
-	for i, l := range y.leases {
-		if l == clientv3.LeaseID(id) {
-			return fmt.Sprintf("L%d", i+1)
-		}
+	if i := slices.Index(y.leases, clientv3.LeaseID(id)); i >= 0 {
+		return fmt.Sprintf("L%d", i+1)
 	}
 	return fmt.Sprint(id)
 }
