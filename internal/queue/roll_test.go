@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -136,42 +135,6 @@ func TestQueue_nestedNamesAreCheap(t *testing.T) {
 		}
 		require.LessOrEqual(t, pages, 2+3, "two for the nested name and the keys after it, in each of two readings; and one for keys that came meanwhile")
 	})
-}
-
-// A nested name with very many keys is skipped each time.
-func TestQueue_nestedNameWithManyKeys(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		for i := range 5000 {
-			e.srv.Put(fmt.Sprintf("a/eu/%04d", i), "")
-		}
-		entered := e.enter(t, "1")
-		for turn := range 4 {
-			counted := &counting{KV: e.c.KV}
-			e.c.KV = counted
-			ahead, err := e.Ahead(e.once(t.Context()), entered.Entry)
-			require.NoError(t, err)
-			require.True(t, ahead.None)
-			require.Less(t, counted.bytes, 200*len("a/eu/0000"), "turn %d", turn)
-		}
-	})
-}
-
-// counting counts the bytes that reads return.
-type counting struct {
-	clientv3.KV
-
-	bytes int
-}
-
-func (c *counting) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	resp, err := c.KV.Get(ctx, key, opts...)
-	if err == nil {
-		for _, kv := range resp.Kvs {
-			c.bytes += len(kv.Key) + len(kv.Value)
-		}
-	}
-	return resp, err
 }
 
 // Planted keys that look like contenders are recognised by comparisons, which need no values.
