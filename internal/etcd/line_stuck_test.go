@@ -133,16 +133,18 @@ func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
 		free := e.occupy(t)
-		time.Sleep(patience * 2 / 3)
-		gate := make(chan struct{})
-		e.hold("a/x", gate)
-		all := []<-chan outcome{e.send(t.Context(), e.enter("a/x"))}
+		var all []<-chan outcome
+		for _, txn := range e.enters("a", 3) {
+			gate := make(chan struct{})
+			e.hold(txn.Queue+"x", gate)
+			time.Sleep(patience * 2 / 3)
+			sent := e.record()
+			all = append(all, e.send(t.Context(), txn))
+			require.Empty(t, sent())
+			free()
+			free = func() { close(gate); synctest.Wait() }
+		}
 		free()
-		time.Sleep(patience * 2 / 3)
-		sent := e.record()
-		all = append(all, e.send(t.Context(), e.enter("b/x")))
-		require.Empty(t, sent())
-		close(gate)
 		requireAllGood(t, receiveAll(t, all))
 	})
 }
