@@ -2,9 +2,11 @@ package etcd_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -131,4 +133,61 @@ func TestLine_isolation_leaving(t *testing.T) {
 			require.LessOrEqual(t, len(reqs), 3, "all; those that leave; those that enter")
 		})
 	}
+}
+
+// Transactions of a queue that was refused are sent alone, so they no longer make the others' batches fail. Once one
+// succeeds, they share requests again.
+func TestLine_isolation_refusedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes("bad/x"), Err: rpctypes.ErrGRPCPermissionDenied})
+		for round := range 4 {
+			txns := append(e.enters("a"+strconv.Itoa(round), 20), e.enter("bad/x"))
+			outcomes, reqs := e.together(t, txns)
+			requireAllGood(t, outcomes[:20])
+			switch round {
+			case 0:
+				require.ErrorIs(t, outcomes[20].err, rpctypes.ErrPermissionDenied)
+				require.Greater(t, len(reqs), 2)
+			case 1:
+				require.ErrorIs(t, outcomes[20].err, rpctypes.ErrPermissionDenied)
+				require.Len(t, reqs, 2)
+				permit()
+			case 2:
+				requireAllGood(t, outcomes[20:])
+				require.Len(t, reqs, 2)
+				_, err := e.Commit(t.Context(), leave("bad/x"))
+				require.NoError(t, err)
+			default:
+				requireAllGood(t, outcomes[20:])
+				require.Len(t, reqs, 1)
+			}
+		}
+	})
+}
+
+// A caller that repeats a refused transaction without end sends few: etcd commits each like any other.
+func TestLine_isolation_refusedInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond, Err: rpctypes.ErrGRPCPermissionDenied})
+		sent := e.record()
+		for e.now() < time.Second {
+			_, err := e.Commit(t.Context(), e.enter("bad/x"))
+			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		}
+		require.LessOrEqual(t, len(sent()), 120)
+	})
+}
+
+// A late deletion of a key and a put of the same key cannot share a flat request. Both are carried out.
+func TestLine_isolation_sameKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t)
+		outcomes, _ := e.together(t, slices.Concat(e.enters("b", 3), []etcd.Txn{e.enter("a/x"), leave("a/x")}, e.enters("c", 3)))
+		for _, o := range outcomes {
+			require.NoError(t, o.err)
+		}
+		require.NotEqual(t, e.has("a/x"), outcomes[4].res.Succeeded, "either may be first")
+	})
 }
