@@ -10,7 +10,6 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
@@ -77,7 +76,7 @@ func runningGalera() ([]*server, error) {
 		if i == 0 {
 			c.run += " --wsrep-new-cluster"
 		}
-		node, err := start(c, false)
+		node, err := start(c)
 		if err == nil {
 			servers.galera = append(servers.galera, node)
 			err = awaitNodes(c.dsn(node.dir, ""), i+1)
@@ -95,29 +94,18 @@ func runningGalera() ([]*server, error) {
 
 // awaitNodes returns when a node serves clients in a cluster of n.
 func awaitNodes(dsn string, n int) error {
-	db, err := sql.Open("mysql", dsn)
-	if err != nil {
-		return err
-	}
-	defer db.Close() //nolint:errcheck // Nothing depends on it.
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
+	return await(ctx, "mysql", dsn, func(db *sql.DB) error {
 		var ready, nodes int
 		err := db.QueryRowContext(ctx, "SELECT SUM(VARIABLE_NAME = 'WSREP_READY' AND VARIABLE_VALUE = 'ON'), "+
 			"SUM(VARIABLE_NAME = 'WSREP_CLUSTER_SIZE' AND VARIABLE_VALUE = ?) FROM information_schema.GLOBAL_STATUS", n).
 			Scan(&ready, &nodes)
-		if err == nil && ready == 1 && nodes == 1 {
-			return nil
+		if err == nil && (ready != 1 || nodes != 1) {
+			err = fmt.Errorf("storetest: a Galera cluster of %d nodes does not get ready", n)
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("storetest: a Galera cluster of %d nodes does not get ready: %w", n, errors.Join(ctx.Err(), err))
-		}
-	}
+		return err
+	})
 }
 
 func freePorts(n int) ([]int, error) {

@@ -18,13 +18,15 @@ const (
 	PostgreSQL Kind = "PostgreSQL"
 	MariaDB    Kind = "MariaDB"
 	SQLite     Kind = "SQLite"
+
+	// DurablePostgreSQL flushes its log at each commit, as in production. The others do not, which is faster and makes no
+	// difference to clients.
+	DurablePostgreSQL Kind = "durable PostgreSQL"
 )
 
 // command is what differs between the servers. DIR stands for the folder of the server's data.
 type command struct {
 	init, run string // the commands
-	durable   string // more arguments of run, so that each commit flushes the log
-	fast      string // or so that none does
 	user      string // to run as if the test is root
 	signal    string // ends the server at once
 	driver    string
@@ -32,24 +34,27 @@ type command struct {
 	admin     string // the database that there is at first
 }
 
-var commands = map[Kind]command{
-	PostgreSQL: {
-		init:   "initdb -D DIR/data -U postgres -A trust -E UTF8 --locale=C -N",
-		run:    "postgres -D DIR/data -k DIR -c listen_addresses= -c max_connections=120 -c deadlock_timeout=100ms",
-		fast:   "-c fsync=off -c synchronous_commit=off -c full_page_writes=off",
+func postgreSQL(settings string) command {
+	return command{
+		init: "initdb -D DIR/data -U postgres -A trust -E UTF8 --locale=C -N",
+		run: "postgres -D DIR/data -k DIR -c listen_addresses= -c max_connections=120 -c deadlock_timeout=100ms" +
+			settings,
 		user:   "postgres",
 		signal: "QUIT",
 		driver: "pgx", socket: "host=DIR user=postgres dbname=", admin: "postgres",
-	},
+	}
+}
+
+var commands = map[Kind]command{
+	PostgreSQL:        postgreSQL(" -c fsync=off -c synchronous_commit=off -c full_page_writes=off"),
+	DurablePostgreSQL: postgreSQL(""),
 	MariaDB: {
 		init: "mariadb-install-db --no-defaults --datadir=DIR/data --auth-root-authentication-method=normal --skip-test-db",
 		run: "mariadbd --no-defaults --datadir=DIR/data --socket=DIR/sock --pid-file=DIR/pid --skip-networking " +
-			"--innodb-buffer-pool-size=64M",
-		durable: "--innodb-flush-log-at-trx-commit=1",
-		fast:    "--innodb-flush-log-at-trx-commit=0",
-		user:    "mysql",
-		signal:  "KILL",
-		driver:  "mysql", socket: "root@unix(DIR/sock)/",
+			"--innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=0",
+		user:   "mysql",
+		signal: "KILL",
+		driver: "mysql", socket: "root@unix(DIR/sock)/",
 	},
 }
 
@@ -59,8 +64,8 @@ func (c command) dsn(dir, database string) string {
 }
 
 // arguments returns the path of the program and its arguments. The folder's name may contain spaces.
-func arguments(dir string, parts ...string) []string {
-	args := strings.Fields(strings.Join(parts, " "))
+func arguments(dir, line string) []string {
+	args := strings.Fields(line)
 	args[0] = program(args[0])
 	for i := range args[1:] {
 		args[i+1] = strings.ReplaceAll(args[i+1], "DIR", dir)

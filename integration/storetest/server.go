@@ -33,7 +33,7 @@ type server struct {
 const watch = `signal=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill -s "$signal" $pid; wait $pid`
 
 // start makes a database cluster, runs the server and waits until it answers. On an error it removes everything.
-func start(c command, durable bool) (_ *server, err error) {
+func start(c command) (_ *server, err error) {
 	// Not the test's temporary folder: the server outlives the test, and a socket's path has to be short.
 	dir, err := os.MkdirTemp("", "storetest")
 	if err != nil {
@@ -59,11 +59,7 @@ func start(c command, durable bool) (_ *server, err error) {
 	if out, err := initialize.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("storetest: %s: %w: %s", args[0], err, tail(out))
 	}
-	flush := c.fast
-	if durable {
-		flush = c.durable
-	}
-	run := exec.Command("/bin/sh", append([]string{"-c", watch, "sh", c.signal}, arguments(dir, c.run, flush)...)...)
+	run := exec.Command("/bin/sh", append([]string{"-c", watch, "sh", c.signal}, arguments(dir, c.run)...)...)
 	run.Dir, run.Env, run.SysProcAttr = dir, env, attr
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -79,15 +75,15 @@ func start(c command, durable bool) (_ *server, err error) {
 		return nil, err
 	}
 	s.stdin, s.cmd = stdin, run
-	if err := await(ctx, c.driver, c.dsn(dir, "")); err != nil {
+	if err := await(ctx, c.driver, c.dsn(dir, ""), func(db *sql.DB) error { return db.PingContext(ctx) }); err != nil {
 		out, _ := os.ReadFile(log.Name())
 		return nil, fmt.Errorf("storetest: %s does not answer: %w: %s", c.driver, err, tail(out))
 	}
 	return s, nil
 }
 
-// await returns when the server answers.
-func await(ctx context.Context, driver, dsn string) error {
+// await returns when ready succeeds.
+func await(ctx context.Context, driver, dsn string, ready func(*sql.DB) error) error {
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		return err
@@ -96,7 +92,7 @@ func await(ctx context.Context, driver, dsn string) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		err := db.PingContext(ctx)
+		err := ready(db)
 		if err == nil {
 			return nil
 		}
@@ -156,33 +152,24 @@ func unprivileged(name, dir string) (*syscall.SysProcAttr, error) {
 
 func tail(out []byte) []byte { return out[max(0, len(out)-600):] }
 
-// servers are the running servers, by their kind and whether they flush at each commit.
-var servers struct {
+// servers are the running servers.
+var servers = struct {
 	sync.Mutex // held during a start, so that each server starts once
-	running    map[key]*server
+	running    map[Kind]*server
 	galera     []*server // the nodes
-}
+}{running: make(map[Kind]*server)}
 
-type key struct {
-	kind    Kind
-	durable bool
-}
-
-func running(k Kind, durable bool) (*server, error) {
+func running(k Kind) (*server, error) {
 	servers.Lock()
 	defer servers.Unlock()
-	if s := servers.running[key{k, durable}]; s != nil {
+	if s := servers.running[k]; s != nil {
 		return s, nil
 	}
-	s, err := start(commands[k], durable)
-	if err != nil {
-		return nil, err
+	s, err := start(commands[k])
+	if err == nil {
+		servers.running[k] = s
 	}
-	if servers.running == nil {
-		servers.running = make(map[key]*server)
-	}
-	servers.running[key{k, durable}] = s
-	return s, nil
+	return s, err
 }
 
 func stopAll() error {

@@ -27,30 +27,15 @@ type Store struct {
 
 var databases atomic.Int64
 
-// New makes a database. Its server does not flush at each commit, which is faster and makes no difference to clients.
+// New makes a database.
 func New(tb testing.TB, kind Kind) *Store {
 	tb.Helper()
-	return newStore(tb, kind, false)
-}
-
-// NewDurable makes a database that flushes its log at each commit, as in production.
-func NewDurable(tb testing.TB, kind Kind) *Store {
-	tb.Helper()
-	return newStore(tb, kind, true)
-}
-
-func newStore(tb testing.TB, kind Kind, durable bool) *Store {
-	tb.Helper()
 	if kind == SQLite {
-		synchronous := "off"
-		if durable {
-			synchronous = "full"
-		}
 		return &Store{Kind: kind, Driver: "sqlite", DSN: "file:" + filepath.Join(tb.TempDir(), "db") +
-			"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(" + synchronous + ")"}
+			"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"}
 	}
 	requireInstalled(tb, kind)
-	s, err := running(kind, durable)
+	s, err := running(kind)
 	if err != nil {
 		tb.Fatal(err)
 	}
