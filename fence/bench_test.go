@@ -40,18 +40,6 @@ func BenchmarkGuard_Check_parallel(b *testing.B) {
 	}
 }
 
-func BenchmarkGuard_Do(b *testing.B) {
-	var g fence.Guard
-	var writes int
-	write := func() error { writes++; return nil }
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := g.Do("orders", 54, write); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // fill claims n resources with token 54 and returns their names.
 func fill(b *testing.B, g *fence.Guard, n int) []string {
 	b.Helper()

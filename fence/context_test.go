@@ -10,56 +10,50 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-func TestFromContext_withoutToken(t *testing.T) {
-	got, ok := fence.FromContext(t.Context())
-	require.False(t, ok)
-	require.Zero(t, got)
+// tenure is what a context carries: a token of a writer or of a reader, and the name of its lock.
+type tenure struct {
+	write fence.Token
+	read  fence.ReadToken
+	lock  string
 }
 
-// A context keeps its token when a successor's context is made from it.
-func TestNewContext_keepsItsToken(t *testing.T) {
-	old := fence.NewContext(t.Context(), 41)
-	successor := fence.NewContext(old, 54)
-
-	got, ok := fence.FromContext(old)
-	require.True(t, ok)
-	require.Equal(t, fence.Token(41), got)
-
-	got, ok = fence.FromContext(successor)
-	require.True(t, ok)
-	require.Equal(t, fence.Token(54), got)
+//nolint:revive // as other helpers, it begins with t
+func requireCarries(t *testing.T, ctx context.Context, want tenure) {
+	t.Helper()
+	write, writes := fence.FromContext(ctx)
+	read, reads := fence.ReadFromContext(ctx)
+	lock, named := fence.LockFromContext(ctx)
+	require.Equal(t, want, tenure{write, read, lock})
+	require.Equal(t, []bool{want.write != 0, want.read != 0, want.lock != ""}, []bool{writes, reads, named})
 }
 
-func TestNewContext_invalidTokenIsNone(t *testing.T) {
-	for _, tok := range []fence.Token{0, -1, 1 << 48} {
-		ctx := fence.NewContext(fence.NewContext(t.Context(), 41), tok)
-		got, ok := fence.FromContext(ctx)
-		require.False(t, ok, "token %d", int64(tok))
-		require.Zero(t, got)
+// of is the context of a lock's holder, and readerOf that of a reader.
+func of(t *testing.T, lock string, token fence.Token) context.Context {
+	t.Helper()
+	return fence.WithLock(fence.NewContext(t.Context(), token), lock)
+}
+
+func readerOf(t *testing.T, lock string, token fence.ReadToken) context.Context {
+	t.Helper()
+	return fence.WithLock(fence.NewReadContext(t.Context(), token), lock)
+}
+
+// A token hides that of the context around it, with its name. A token that is not valid is none.
+func TestContext_carriesOneTenure(t *testing.T) {
+	writer, reader := of(t, "report", 41), readerOf(t, "catalogue", 54)
+	requireCarries(t, t.Context(), tenure{})
+	requireCarries(t, fence.NewContext(writer, 41), tenure{write: 41})
+	requireCarries(t, fence.NewContext(reader, 60), tenure{write: 60})
+	requireCarries(t, fence.NewReadContext(writer, 41), tenure{read: 41})
+	for _, invalid := range []fence.Token{0, -1, 1 << 48} {
+		requireCarries(t, fence.NewContext(writer, invalid), tenure{})
+		requireCarries(t, fence.NewReadContext(reader, fence.ReadToken(invalid)), tenure{})
 	}
-}
-
-// A context carries one tenure: a read lock inside of a writer's lock hides the writer's token, and a writer's lock
-// inside of a read lock hides the reader's.
-func TestNewReadContext_hidesTheWritersToken(t *testing.T) {
-	reader := fence.NewReadContext(fence.NewContext(t.Context(), 41), 54)
-	got, ok := fence.ReadFromContext(reader)
-	require.True(t, ok)
-	require.Equal(t, fence.ReadToken(54), got)
-	_, ok = fence.FromContext(reader)
-	require.False(t, ok)
-
-	writer := fence.NewContext(reader, 60)
-	_, ok = fence.ReadFromContext(writer)
-	require.False(t, ok)
-
-	_, ok = fence.ReadFromContext(fence.NewReadContext(reader, 1<<48))
-	require.False(t, ok, "an invalid token is none, and hides that of the context around it")
-}
-
-// held is the context of a function that runs under a lock.
-func held(ctx context.Context, token fence.Token, locks ...string) context.Context {
-	return fence.WithLock(fence.NewContext(ctx, token), locks...)
+	requireCarries(t, fence.WithLock(t.Context(), "report"), tenure{})
+	requireCarries(t, fence.WithLock(writer), tenure{write: 41})
+	requireCarries(t, fence.WithLock(writer, "a", "b"), tenure{write: 41})
+	requireCarries(t, writer, tenure{write: 41, lock: "report"})
+	requireCarries(t, reader, tenure{read: 54, lock: "catalogue"})
 }
 
 // inside is the context of a function that runs under a lock, inside of another's, as lease.Session.Do makes it.
@@ -72,62 +66,28 @@ func inside(t *testing.T, outer, handle context.Context) context.Context {
 	return work
 }
 
-func TestForLock_findsTheTokenOfAnOuterLock(t *testing.T) {
-	ctx := inside(t, held(t.Context(), 41, "report"), held(t.Context(), 54, "accounts"))
-	for lock, want := range map[string]fence.Token{"report": 41, "accounts": 54} {
-		chosen := fence.ForLock(ctx, lock)
-		got, _ := fence.FromContext(chosen)
-		require.Equal(t, want, got)
-		name, ok := fence.LockFromContext(chosen)
-		require.True(t, ok)
-		require.Equal(t, lock, name)
-	}
-	_, ok := fence.FromContext(fence.ForLock(ctx, "other"))
-	require.False(t, ok, "no token")
+func TestForLock(t *testing.T) {
+	nested := inside(t, of(t, "report", 41), of(t, "accounts", 54))
+	requireCarries(t, fence.ForLock(nested, "report"), tenure{write: 41, lock: "report"})
+	requireCarries(t, fence.ForLock(nested, "accounts"), tenure{write: 54, lock: "accounts"})
+	requireCarries(t, fence.ForLock(nested, "other"), tenure{})
 
-	reader := inside(t, ctx, fence.WithLock(fence.NewReadContext(t.Context(), 60), "catalogue"))
-	got, ok := fence.FromContext(fence.ForLock(reader, "report"))
-	require.True(t, ok)
-	require.Equal(t, fence.Token(41), got)
-	_, ok = fence.FromContext(fence.ForLock(reader, "catalogue"))
-	require.False(t, ok, "it is a reader's")
-	read, ok := fence.ReadFromContext(fence.ForLock(reader, "catalogue"))
-	require.True(t, ok)
-	require.Equal(t, fence.ReadToken(60), read)
-}
+	reader := inside(t, nested, readerOf(t, "catalogue", 60))
+	requireCarries(t, fence.ForLock(reader, "report"), tenure{write: 41, lock: "report"})
+	requireCarries(t, fence.ForLock(reader, "catalogue"), tenure{read: 60, lock: "catalogue"})
 
-func TestForLock_choosesOfSeveralThatWereGrantedAsOne(t *testing.T) {
-	set := held(t.Context(), 54, "orders", "stock")
-	_, ok := fence.LockFromContext(set)
-	require.False(t, ok)
-	name, ok := fence.LockFromContext(fence.ForLock(set, "stock"))
-	require.True(t, ok)
-	require.Equal(t, "stock", name)
-}
-
-func TestWithLock_belongsToItsToken(t *testing.T) {
-	ctx := held(t.Context(), 41, "report")
-	for _, other := range []context.Context{
-		fence.NewContext(ctx, 41), fence.NewContext(ctx, 42), fence.NewContext(ctx, 0), fence.NewReadContext(ctx, 41),
-		fence.WithLock(ctx), fence.WithLock(ctx, "a", "b"),
-	} {
-		_, ok := fence.LockFromContext(other)
-		require.False(t, ok)
-	}
-	_, ok := fence.LockFromContext(fence.WithLock(t.Context(), "report"))
-	require.False(t, ok, "no token")
-	_, ok = fence.FromContext(fence.WithLock(t.Context(), "report"))
-	require.False(t, ok)
+	set := fence.WithLock(fence.NewContext(t.Context(), 54), "orders", "stock")
+	requireCarries(t, fence.ForLock(set, "stock"), tenure{write: 54, lock: "stock"})
 }
 
 // A request's token hides the locks that the service itself holds.
 func TestForLock_findsNothingBehindATokenOfAnother(t *testing.T) {
-	service := held(t.Context(), 60, "stock")
+	service := of(t, "stock", 60)
+	orders := fence.WithLock(fence.NewContext(service, 54), "orders")
 	for _, request := range []context.Context{
-		fence.NewContext(service, 54), held(service, 54, "orders"), fence.NewContext(service, 0), fence.NewReadContext(service, 54),
-		fence.ForLock(held(service, 54, "orders"), "orders"),
+		orders, fence.NewContext(service, 54), fence.NewContext(service, 0), fence.NewReadContext(service, 54),
+		fence.ForLock(orders, "orders"),
 	} {
-		_, ok := fence.FromContext(fence.ForLock(request, "stock"))
-		require.False(t, ok)
+		requireCarries(t, fence.ForLock(request, "stock"), tenure{})
 	}
 }

@@ -35,29 +35,3 @@ func TestToken_CheckEra(t *testing.T) {
 	require.NoError(t, fence.CheckMaxEra("a", 32767))
 	require.EqualError(t, fence.CheckMaxEra("a: Options.MaxEra", 32768), "a: Options.MaxEra is 32768, want 1 to 32767, or 0 for 15")
 }
-
-// A token that was never granted does not become the mark.
-func TestGuard_refusesAnAbsurdEra(t *testing.T) {
-	var g fence.Guard
-	for _, err := range []error{
-		g.Claim("r", math.MaxInt64),
-		g.Check("r", math.MaxInt64),
-		g.Do("r", math.MaxInt64, func() error { panic("it has run") }),
-		g.Load(map[string]fence.Token{"r": math.MaxInt64}),
-	} {
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, "9223372036854775807")
-		require.ErrorContains(t, err, "MaxEra")
-	}
-	require.NoError(t, g.Claim("r", 1), "the mark is unchanged")
-
-	require.EqualError(t, (&fence.Guard{MaxEra: 32768}).Claim("a", 1), "fence: Guard.MaxEra is 32768, want 1 to 32767, or 0 for 15")
-
-	// If such a token was accepted, the next era accepts real tokens again.
-	low := fence.Guard{MaxEra: 20}
-	require.NoError(t, low.Claim("r", 20<<48|7))
-	require.ErrorIs(t, low.Claim("r", 54), fence.ErrStale)
-	next := fence.Guard{MaxEra: 21}
-	require.NoError(t, next.Load(low.Marks()))
-	require.NoError(t, next.Claim("r", 21<<48|54))
-}

@@ -176,14 +176,7 @@ func (g *Guard) do(resource string, b bid, fn func() error) error {
 	if fn == nil {
 		return fmt.Errorf("fence: do for %q: fn is nil, want a function", resource)
 	}
-	if g.Hooks == nil {
-		return g.run(resource, b, fn)
-	}
-	ran := false
-	err := g.run(resource, b, func() error {
-		ran = true
-		return fn()
-	})
+	ran, err := g.run(resource, b, fn)
 	if ran {
 		g.Hooks.Tell(b.ctx, b.access(resource), nil)
 	} else {
@@ -192,24 +185,24 @@ func (g *Guard) do(resource string, b bid, fn func() error) error {
 	return err
 }
 
-// run is do without the hooks.
-func (g *Guard) run(resource string, b bid, fn func() error) error {
+// run is do without the hooks. It reports whether fn has run.
+func (g *Guard) run(resource string, b bid, fn func() error) (ran bool, err error) {
 	m, err := g.mark(resource, b)
 	if err != nil {
-		return err
+		return false, err
 	}
 	// A stale caller is refused without waiting for its successor's function.
 	if err := m.refuse(resource, b); err != nil {
-		return err
+		return false, err
 	}
 	if err := m.take(b.ctx, resource); err != nil {
-		return err
+		return false, err
 	}
 	defer m.give()
 	if err := m.raise(resource, b); err != nil {
-		return err
+		return false, err
 	}
-	return fn()
+	return true, fn()
 }
 
 // admit is Check; the wait for the turn ends with the bid's context.

@@ -2,18 +2,18 @@ package fence_test
 
 import (
 	"errors"
-	"maps"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// A Guard decides by these rules: a token that is not valid is refused as such; a writer's below
-// one of the resource's two marks is stale, and a reader's below the write mark; any other is accepted, and its mark is
-// no lower from then on. Three bytes are one call.
+// A Guard refuses a token that is not valid, and decides by the rule of all stores about the others. No mark is lower
+// after a restart. Three bytes are one call.
 func FuzzGuard(f *testing.F) {
 	f.Add([]byte{0, 0, 54, 1, 0, 53, 1, 0, 54, 2, 0, 55})
 	f.Add([]byte{0, 0, 54, 0, 1, 41, 3, 0, 0, 4, 0, 41, 4, 2, 60})
@@ -40,19 +40,23 @@ func TestGuard_model(t *testing.T) {
 
 func decides(t *testing.T, calls []byte) {
 	t.Helper()
-	g, model, readers := &fence.Guard{MaxEra: 32767}, make(map[string]fence.Token), make(map[string]fence.ReadToken)
+	g, model := &fence.Guard{MaxEra: 32767}, make(map[string]fencetest.Marks)
 	for ; len(calls) >= 3; calls = calls[3:] {
 		resource, tok := string(rune('a'+calls[1]%4)), tokenOf(calls[2])
+		reads, loads := false, false
 		var err error
-		ran, reads := false, false
 		switch calls[0] % 9 {
 		case 0:
 			err = g.Claim(resource, tok)
 		case 1:
 			err = g.Check(resource, tok)
-		case 2:
-			err = g.Do(resource, tok, func() error { ran = true; return nil })
-			require.Equal(t, err == nil, ran)
+		case 2, 5:
+			ran, failure := false, errors.New("disk full")
+			err = g.Do(resource, tok, func() error { ran = true; return failure })
+			require.Equal(t, errors.Is(err, failure), ran)
+			if ran {
+				err = nil // the token has been seen
+			}
 		case 3: // a restart
 			marks, readMarks := g.Marks(), g.ReadMarks()
 			g = &fence.Guard{MaxEra: 32767}
@@ -60,48 +64,32 @@ func decides(t *testing.T, calls []byte) {
 			require.NoError(t, g.LoadRead(readMarks))
 			continue
 		case 4:
-			err = g.Load(map[string]fence.Token{resource: tok})
-			if tok.Valid() {
-				require.NoError(t, err)
-				model[resource] = max(model[resource], tok)
-				continue
-			}
-		case 5:
-			failure := errors.New("disk full")
-			if err = g.Do(resource, tok, func() error { ran = true; return failure }); ran {
-				require.Equal(t, failure, err)
-				err = nil // the token has been seen
-			}
+			loads, err = true, g.Load(map[string]fence.Token{resource: tok})
 		case 6:
 			reads, err = true, g.ClaimRead(resource, fence.ReadToken(tok))
 		case 7:
 			reads, err = true, g.CheckRead(resource, fence.ReadToken(tok))
 		case 8:
-			reads, err = true, g.LoadRead(map[string]fence.ReadToken{resource: fence.ReadToken(tok)})
-			if tok.Valid() {
-				require.NoError(t, err)
-				readers[resource] = max(readers[resource], fence.ReadToken(tok))
-				continue
-			}
+			reads, loads, err = true, true, g.LoadRead(map[string]fence.ReadToken{resource: fence.ReadToken(tok)})
 		}
-		switch mark, readMark := model[resource], fence.Token(readers[resource]); {
+		marks, want := model[resource], error(nil)
+		switch {
 		case !tok.Valid():
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
-		case tok < mark:
-			require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: mark, Read: reads}, err)
-		case reads:
-			require.NoError(t, err)
-			readers[resource] = max(readers[resource], fence.ReadToken(tok))
-		case tok < readMark:
-			require.Equal(t, &fence.StaleError{Resource: resource, Token: tok, Highest: readMark, ByReader: true}, err)
+			err = nil
+		case loads && reads:
+			marks.Read = max(marks.Read, tok)
+		case loads:
+			marks.Write = max(marks.Write, tok)
 		default:
-			require.NoError(t, err)
-			model[resource] = tok
+			marks, want = marks.After(fencetest.Verb{Reads: reads}, tok, "", false)
 		}
-		if marks, readMarks := g.Marks(), g.ReadMarks(); !maps.Equal(model, marks) || !maps.Equal(readers, readMarks) {
-			require.Equal(t, model, marks)
-			require.Equal(t, readers, readMarks)
-		}
+		fencetest.RequireRefusal(t, want, err, resource, fmt.Sprint(calls[:3]))
+		model[resource] = marks.Normal()
+		require.Equal(t, model[resource], marksOf(g, resource).Normal())
+	}
+	for _, resource := range []string{"a", "b", "c", "d"} {
+		require.Equal(t, model[resource], marksOf(g, resource).Normal(), "a call for another resource has changed it")
 	}
 }
 

@@ -1,42 +1,13 @@
 package fence_test
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 )
-
-// of is the context of a lock's holder.
-func of(t *testing.T, lock string, token fence.Token) context.Context {
-	t.Helper()
-	return fence.WithLock(fence.NewContext(t.Context(), token), lock)
-}
-
-func readerOf(t *testing.T, lock string, token fence.ReadToken) context.Context {
-	t.Helper()
-	return fence.WithLock(fence.NewReadContext(t.Context(), token), lock)
-}
-
-func TestGuard_Move_waitsForTheOldLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var g fence.Guard
-		moved := make(chan error, 1)
-		require.NoError(t, g.DoContext(of(t, "accounts", 54), "rows", 54, func() error {
-			go func() { moved <- g.Move("rows", 60, "ledger") }()
-			synctest.Wait()
-			require.Empty(t, moved)
-			require.Equal(t, map[string]string{"rows": "accounts"}, g.Locks())
-			return nil
-		}))
-		require.NoError(t, <-moved)
-		require.Equal(t, map[string]string{"rows": "ledger"}, g.Locks())
-	})
-}
 
 func TestGuard_LoadLocks(t *testing.T) {
 	var before, g fence.Guard
@@ -66,7 +37,6 @@ func TestGuard_boundsLocks(t *testing.T) {
 	}
 	require.Empty(t, g.Marks())
 	require.Empty(t, g.Locks())
-	require.EqualError(t, g.LoadLocks(map[string]string{strings.Repeat("n", 1025): "l"}), "fence: resource has 1025 bytes, want 0 to 1024")
 	longest := strings.Repeat("l", 2304)
 	require.NoError(t, g.CheckContext(of(t, longest, 54), "rows", 54))
 	require.Equal(t, map[string]string{"rows": longest}, g.Locks())

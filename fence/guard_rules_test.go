@@ -30,6 +30,10 @@ func bare[T any](verb func(string, T) error) func(context.Context, string, T) er
 	return func(_ context.Context, resource string, t T) error { return verb(resource, t) }
 }
 
+func marksOf(g *fence.Guard, resource string) fencetest.Marks {
+	return fencetest.Marks{Write: g.Marks()[resource], Read: fence.Token(g.ReadMarks()[resource]), Lock: g.Locks()[resource]}
+}
+
 func TestGuard_rules(t *testing.T) {
 	told := new(fencetest.Told)
 	g := fence.Guard{Hooks: told.Hooks()}
@@ -43,9 +47,7 @@ func TestGuard_rules(t *testing.T) {
 		Verbs: fencetest.VerbsOf(check, nil, move, checkRead, checkRead),
 		Lax:   map[string]fencetest.Verb{},
 		Told:  told,
-		Marks: func(_ *testing.T, resource string) fencetest.Marks {
-			return fencetest.Marks{Write: g.Marks()[resource], Read: fence.Token(g.ReadMarks()[resource]), Lock: g.Locks()[resource]}
-		},
+		Marks: func(_ *testing.T, resource string) fencetest.Marks { return marksOf(&g, resource) },
 	}
 	rules.Verbs["Check"] = fencetest.Verb{Call: writing(func(ctx context.Context, resource string, token fence.Token) error {
 		return g.DoContext(ctx, resource, token, func() error { return nil })

@@ -61,11 +61,7 @@ func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 	}
 	for resource, t := range marks {
 		b := bare(as(t))
-		m, err := g.mark(resource, b)
-		if err != nil {
-			return err
-		}
-		if m.marks.Load().of(b.claimant) < b.Token {
+		if m := g.find(resource); !m.marks.Load().has(b) {
 			m.await()
 			m.lift(b) // without a comparison with the other mark: the two may have been saved at different times
 			m.give()

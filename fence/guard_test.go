@@ -3,7 +3,7 @@ package fence_test
 import (
 	"context"
 	"errors"
-	"maps"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,36 +22,32 @@ var verbs = map[string]func(g *fence.Guard, resource string, t fence.Token) erro
 	},
 }
 
-func TestGuard_refusesInvalidTokens(t *testing.T) {
-	for name, verb := range verbs {
-		t.Run(name, func(t *testing.T) {
-			for _, tok := range []fence.Token{0, -1, 1 << 48} {
-				var g fence.Guard
-				err := verb(&g, "orders", tok)
-				require.ErrorIs(t, err, fence.ErrInvalidToken)
-				require.NotErrorIs(t, err, fence.ErrStale)
-				require.EqualError(t, err, "fence: invalid token "+tok.String()+` for "orders": `+
-					`want plain decimal 1 to 9223372036854775807, low 48 bits not 0`)
-				require.Empty(t, g.Marks())
-			}
-		})
+func TestGuard_refusesBadInput(t *testing.T) {
+	var g fence.Guard
+	long, nothing := strings.Repeat("n", 1025), func() error { return nil }
+	for want, errs := range map[string][]error{
+		"fence: resource has 1025 bytes, want 0 to 1024": {
+			g.Claim(long, 54), g.Do(long, 54, nothing), g.ClaimRead(long, 54), g.ClaimPath(long, 54),
+			g.Load(map[string]fence.Token{long: 54, "orders": 54}), g.LoadLocks(map[string]string{long: "l", "orders": "l"}),
+		},
+		`fence: invalid token 0 for "orders": want plain decimal 1 to 9223372036854775807, low 48 bits not 0`: {
+			g.Claim("orders", 0), g.Do("orders", 0, nothing), g.ClaimRead("orders", 0), g.ClaimPath("orders", 0),
+			g.Load(map[string]fence.Token{"a": 1, "b": 2, "orders": 0, "other": 0}),
+		},
+		"fence: invalid token 9223372036854775807: its era is 32767, want 0 to 15: if this era is in use, " +
+			"raise MaxEra in the options of the fence": {
+			g.Claim("orders", math.MaxInt64), g.Do("orders", math.MaxInt64, nothing), g.ClaimRead("orders", math.MaxInt64),
+			g.ClaimPath("orders", math.MaxInt64), g.Load(map[string]fence.Token{"a": 1, "orders": math.MaxInt64}),
+		},
+		"fence: Guard.MaxEra is 32768, want 1 to 32767, or 0 for 15": {(&fence.Guard{MaxEra: 32768}).Claim("orders", 54)},
+		`fence: do for "orders": fn is nil, want a function`:         {g.Do("orders", 54, nil)},
+	} {
+		for _, err := range errs {
+			require.EqualError(t, err, want)
+		}
 	}
-}
-
-func TestGuard_boundsNames(t *testing.T) {
-	longest, long := strings.Repeat("n", 1024), strings.Repeat("n", 1025)
-	with := maps.Clone(verbs)
-	with["Load"] = func(g *fence.Guard, resource string, t fence.Token) error {
-		return g.Load(map[string]fence.Token{resource: t, "orders": t})
-	}
-	for name, verb := range with {
-		t.Run(name, func(t *testing.T) {
-			var g fence.Guard
-			require.EqualError(t, verb(&g, long, 54), "fence: resource has 1025 bytes, want 0 to 1024")
-			require.Empty(t, g.Marks())
-			require.NoError(t, verb(&g, longest, 54))
-		})
-	}
+	require.Empty(t, g.Marks())
+	require.Empty(t, g.Locks())
 }
 
 // A waiter whose context has ended does not take its turn, since its caller has gone. It leaves neither a token nor the
@@ -78,25 +74,12 @@ func TestGuard_waitEndsWithTheContext(t *testing.T) {
 	require.NoError(t, g.Do("orders", 55, func() error { return nil }), "the turn was given back")
 }
 
-// A function may use other resources while it writes to one.
-func TestGuard_resourcesAreIndependent(t *testing.T) {
-	var g fence.Guard
-	require.NoError(t, g.Do("a", 54, func() error { return g.Do("a/b", 42, func() error { return g.Claim("", 40) }) }))
-	require.Equal(t, map[string]fence.Token{"a": 54, "a/b": 42, "": 40}, g.Marks())
-}
-
 func TestGuard_Do_survivesAPanic(t *testing.T) {
 	var g fence.Guard
 	require.NoError(t, g.Claim("orders", 41))
 	require.PanicsWithValue(t, "bug", func() { _ = g.Do("orders", 54, func() error { panic("bug") }) })
 	require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale)
 	require.NoError(t, g.Claim("orders", 55), "the resource is free again")
-}
-
-func TestGuard_Do_nilFunction(t *testing.T) {
-	var g fence.Guard
-	require.EqualError(t, g.Do("orders", 54, nil), `fence: do for "orders": fn is nil, want a function`)
-	require.Empty(t, g.Marks())
 }
 
 // These are the calls that never wait for fn, as the doc of Do promises. One that waits hangs here.
@@ -113,26 +96,6 @@ func TestGuard_Do_callsThatNeverWait(t *testing.T) {
 		require.ErrorIs(t, g.Do("orders", 53, func() error { return nil }), fence.ErrStale)
 		return nil
 	}))
-}
-
-func TestGuard_Load_allOrNothing(t *testing.T) {
-	for _, bad := range []fence.Token{0, -1, 1 << 48} {
-		for range 20 { // maps are ranged over in a random order
-			var g fence.Guard
-			err := g.Load(map[string]fence.Token{"a": 1, "b": 2, "bad": bad, "c": 3, "worse": bad})
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.ErrorContains(t, err, `for "bad"`)
-			require.Empty(t, g.Marks())
-		}
-	}
-}
-
-func TestGuard_Marks_isACopy(t *testing.T) {
-	var g fence.Guard
-	require.NotNil(t, g.Marks())
-	require.NoError(t, g.Claim("orders", 54))
-	g.Marks()["orders"] = 1
-	require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks())
 }
 
 // A reader's claim waits for the function of an older writer, and from then on that writer is refused: it cannot change

@@ -21,50 +21,31 @@ func TestGuard_hooks(t *testing.T) {
 	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 54}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	do := func(token fence.Token, err error) error { return g.Do("orders", token, func() error { return err }) }
+	do := func(err error) error { return g.Do("orders", 54, func() error { return err }) }
 	for name, verb := range map[string]func() (*fence.Access, error){
 		"a function that fails": func() (*fence.Access, error) {
-			require.EqualError(t, do(54, errors.New("failed")), "failed")
+			require.EqualError(t, do(errors.New("failed")), "failed")
 			return &fence.Access{Resource: "orders", Token: 54}, nil
 		},
 		"a function's refusal elsewhere": func() (*fence.Access, error) {
-			require.ErrorIs(t, do(54, elsewhere), elsewhere)
+			require.ErrorIs(t, do(elsewhere), elsewhere)
 			return &fence.Access{Resource: "orders", Token: 54}, nil
 		},
-		"a stale Do": func() (*fence.Access, error) { return &fence.Access{Resource: "orders", Token: 41}, do(41, nil) },
 		"a path": func() (*fence.Access, error) {
 			return &fence.Access{Resource: "a/b", Token: 54}, g.ClaimPath("a/b", 54)
 		},
 		"a stale path": func() (*fence.Access, error) {
 			return &fence.Access{Resource: "orders/today", Token: 41}, g.CheckPath("orders/today", 41)
 		},
-		"a token of another lock": func() (*fence.Access, error) {
-			require.NoError(t, g.Move("accounts", 54, "/accounts"))
-			_, err := told.Last()
-			require.NoError(t, err)
-			ctx := fence.WithLock(fence.NewContext(t.Context(), 90), "/orders")
-			return &fence.Access{Resource: "accounts", Token: 90, Lock: "/orders"}, g.CheckContext(ctx, "accounts", 90)
-		},
 		"a context that another's refusal has ended": func() (*fence.Access, error) {
-			hold, held := make(chan struct{}), make(chan struct{})
-			done := make(chan error)
-			go func() {
-				done <- g.Do("busy", 54, func() error {
-					close(held)
-					<-hold
-					return nil
-				})
-			}()
-			<-held
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cancel(elsewhere)
-			err := g.DoContext(ctx, "busy", 55, func() error { return nil })
-			require.ErrorIs(t, err, fence.ErrStale)
-			_, told := told.Last()
-			close(hold)
-			require.NoError(t, <-done)
-			require.Error(t, told, "no hook is called")
-			return &fence.Access{Resource: "busy", Token: 54}, nil
+			return &fence.Access{Resource: "busy", Token: 54}, g.Do("busy", 54, func() error {
+				require.ErrorIs(t, g.CheckContext(ctx, "busy", 55), elsewhere)
+				_, err := told.Last()
+				require.Error(t, err, "the hooks are not called")
+				return nil
+			})
 		},
 		"an illegal token": func() (*fence.Access, error) { return nil, g.Check("orders", 0) },
 		"an ended context": func() (*fence.Access, error) { return nil, g.CheckContext(ended, "orders", 60) },

@@ -109,14 +109,6 @@ func (m *marks) lifted(b bid) marks {
 	return next
 }
 
-// of returns the mark that the claimant raises.
-func (m *marks) of(c claimant) Token {
-	if c.read {
-		return m.read
-	}
-	return m.write
-}
-
 // await waits for the turn without limit. The caller gives the turn back.
 func (m *mark) await() { m.turn <- struct{}{} }
 

@@ -3,7 +3,6 @@ package fence_test
 import (
 	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -28,16 +27,13 @@ func TestNewToken_packsEraAndRevision(t *testing.T) {
 		{2, 42, 562949953421354, "2:42"},
 		{32767, maxRevision, math.MaxInt64, "32767:281474976710655"},
 	} {
-		t.Run(tt.text, func(t *testing.T) {
-			got, err := fence.NewToken(tt.era, tt.revision)
-			require.NoError(t, err)
-			require.Equal(t, tt.want, got)
-			require.True(t, got.Valid())
-			require.Equal(t, tt.era, got.Era())
-			require.Equal(t, tt.revision, got.Revision())
-			require.Equal(t, tt.text, got.Text())
-			require.Equal(t, strconv.FormatInt(int64(tt.want), 10), got.String())
-		})
+		got, err := fence.NewToken(tt.era, tt.revision)
+		require.NoError(t, err)
+		require.Equal(t, tt.want, got)
+		require.True(t, got.Valid())
+		require.Equal(t, tt.era, got.Era())
+		require.Equal(t, tt.revision, got.Revision())
+		require.Equal(t, tt.text, got.Text())
 	}
 }
 
@@ -48,39 +44,14 @@ func TestNewToken_refusesWhatIsOutOfRange(t *testing.T) {
 		want     string
 	}{
 		{32768, 1, "fence: invalid token: era 32768: want 0 to 32767"},
-		{math.MaxUint16, 1, "fence: invalid token: era 65535: want 0 to 32767"},
 		{0, 0, "fence: invalid token: revision 0: want 1 to 281474976710655"},
-		{1, 0, "fence: invalid token: revision 0: want 1 to 281474976710655"},
 		{0, -1, "fence: invalid token: revision -1: want 1 to 281474976710655"},
 		{0, maxRevision + 1, "fence: invalid token: revision 281474976710656: want 1 to 281474976710655"},
 	} {
-		t.Run(tt.want, func(t *testing.T) {
-			got, err := fence.NewToken(tt.era, tt.revision)
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.EqualError(t, err, tt.want)
-			require.Zero(t, got)
-		})
-	}
-}
-
-func TestParse_refusesEveryOtherSpelling(t *testing.T) {
-	for _, s := range []string{
-		"", "0", "-1", "+1", "01", "00", " 1", "1 ", "1\n", "1.0", "1e3", "0x10", "1_000", "١", "0:1", "abc",
-		"281474976710656",              // era 1, revision 0
-		"9223372036854775808",          // one above the largest int64
-		"9999999999999999999",          // 19 digits
-		"10000000000000000000",         // 20 digits
-		strings.Repeat("7", 1<<10),     // a log must not have the whole value
-		strings.Repeat("\x00", 1<<10),  // nor unprintable characters
-		"54\r\nFencing-Token: 9999999", // nor a second line
-	} {
-		t.Run(s, func(t *testing.T) {
-			got, err := fence.Parse(s)
-			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			require.Zero(t, got)
-			require.Contains(t, err.Error(), "want plain decimal 1 to 9223372036854775807")
-			requireTame(t, err)
-		})
+		got, err := fence.NewToken(tt.era, tt.revision)
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.EqualError(t, err, tt.want)
+		require.Zero(t, got)
 	}
 }
 
@@ -95,7 +66,7 @@ func TestToken_jsonIsAString(t *testing.T) {
 		Token fence.Token           `json:"token,omitzero"`
 		Marks map[fence.Token]int64 `json:"marks,omitempty"`
 	}
-	in := record{Token: token(t, 32, 1), Marks: map[fence.Token]int64{54: 1}}
+	in := record{Token: 32<<48 | 1, Marks: map[fence.Token]int64{54: 1}}
 	text, err := json.Marshal(in)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"token":"9007199254740993","marks":{"54":1}}`, string(text)) // 2^53+1
@@ -109,26 +80,31 @@ func TestToken_jsonIsAString(t *testing.T) {
 	require.JSONEq(t, `{}`, string(text))
 }
 
-func TestToken_UnmarshalText_leavesTheTokenOnError(t *testing.T) {
+func TestToken_jsonRefusesInvalid(t *testing.T) {
 	got := fence.Token(54)
-	require.ErrorIs(t, got.UnmarshalText([]byte("055")), fence.ErrInvalidToken)
-	require.Equal(t, fence.Token(54), got)
-
+	require.ErrorIs(t, json.Unmarshal([]byte(`"055"`), &got), fence.ErrInvalidToken)
 	require.Error(t, json.Unmarshal([]byte(`55`), &got), "a JSON number may have been rounded")
 	require.Equal(t, fence.Token(54), got)
-}
 
-func TestToken_MarshalText_refusesInvalid(t *testing.T) {
 	for _, tok := range []fence.Token{0, -1, 1 << 48} {
-		text, err := tok.MarshalText()
+		_, err := json.Marshal(tok)
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
 		require.ErrorContains(t, err, tok.String())
-		require.Empty(t, text)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"", "0", "1", "54", "-1", "01", "9223372036854775807", "0:54", "1:4", "9223372036854775808"} {
+	for _, s := range []string{
+		"1", "54", "9223372036854775807",
+		"", "0", "-1", "+1", "01", "00", " 1", "1 ", "1\n", "1.0", "1e3", "0x10", "1_000", "١", "0:1", "abc",
+		"281474976710656",              // era 1, revision 0
+		"9223372036854775808",          // one above the largest int64
+		"9999999999999999999",          // 19 digits
+		"10000000000000000000",         // 20 digits
+		strings.Repeat("7", 1<<10),     // a log must not have the whole value
+		strings.Repeat("\x00", 1<<10),  // nor unprintable characters
+		"54\r\nFencing-Token: 9999999", // nor a second line
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -137,22 +113,9 @@ func FuzzParse(f *testing.F) {
 			require.Equal(t, s, got.String())
 		} else {
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
-			requireTame(t, err)
+			require.Zero(t, got)
+			require.Less(t, len(err.Error()), 200)
+			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
 		}
 	})
-}
-
-// requireTame checks that an error about a peer's input is one short printable line.
-func requireTame(t *testing.T, err error) {
-	t.Helper()
-	require.Less(t, len(err.Error()), 200)
-	require.NotContains(t, err.Error(), "\n")
-	require.NotContains(t, err.Error(), "\x00")
-}
-
-func token(t *testing.T, era uint16, revision int64) fence.Token {
-	t.Helper()
-	tok, err := fence.NewToken(era, revision)
-	require.NoError(t, err)
-	return tok
 }

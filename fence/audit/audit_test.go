@@ -14,28 +14,18 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
+// Each token has its own holder, also where locks are nested.
 func TestFromContext(t *testing.T) {
-	h := audit.Holder{Name: "host/7", TTL: 10 * time.Second}
-	ctx := audit.NewContext(fence.NewContext(t.Context(), 41), h)
-	require.Equal(t, h, audit.FromContext(ctx))
-
-	other := fence.NewContext(ctx, 54)
-	require.Zero(t, audit.FromContext(other), "a token without a holder")
-	require.Zero(t, audit.FromContext(fence.NewContext(ctx, 0)), "no token")
-	require.Zero(t, audit.FromContext(t.Context()))
-	require.Zero(t, audit.FromContext(audit.NewContext(t.Context(), h)), "no token")
-}
-
-// Where locks are nested, each token has its own holder.
-func TestFromContext_ofAnOuterLock(t *testing.T) {
 	report, accounts := audit.Holder{Name: "host/7"}, audit.Holder{Name: "host/8", TTL: time.Second}
 	outer := audit.NewContext(fence.WithLock(fence.NewContext(t.Context(), 41), "report"), report)
 	inner, done := scope.Work(audit.NewContext(fence.WithLock(fence.NewContext(t.Context(), 54), "accounts"), accounts), outer)
 	defer done()
+	for lock, want := range map[string]audit.Holder{"report": report, "accounts": accounts, "other": {}} {
+		require.Equal(t, want, audit.FromContext(fence.ForLock(inner, lock)))
+	}
 	require.Equal(t, accounts, audit.FromContext(inner))
-	require.Equal(t, accounts, audit.FromContext(fence.ForLock(inner, "accounts")))
-	require.Equal(t, report, audit.FromContext(fence.ForLock(inner, "report")))
-	require.Zero(t, audit.FromContext(fence.ForLock(inner, "other")))
+	require.Zero(t, audit.FromContext(fence.NewContext(inner, 60)), "a token without a holder")
+	require.Zero(t, audit.FromContext(audit.NewContext(t.Context(), report)), "no token")
 }
 
 type revoked struct{ error }
