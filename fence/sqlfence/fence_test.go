@@ -7,10 +7,12 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/audit"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -37,6 +39,9 @@ func TestNew_refusesBadOptions(t *testing.T) {
 		{sqlfence.MySQL, sqlfence.Options{Table: "1a"}, []string{"Options.Table", `"1a"`}},
 		{sqlfence.MySQL, sqlfence.Options{Table: "a`b"}, []string{"Options.Table", "a`b"}},
 		{sqlfence.MySQL, sqlfence.Options{Table: strings.Repeat("a", 64)}, []string{"Options.Table", "…"}},
+		{sqlfence.MySQL, sqlfence.Options{Log: "a b"}, []string{"Options.Log", `"a b"`, "1 to 51 letters"}},
+		{sqlfence.MySQL, sqlfence.Options{Log: strings.Repeat("x", 52)}, []string{"Options.Log", "1 to 51 letters"}},
+		{sqlfence.MySQL, sqlfence.Options{Log: sqlfence.DefaultTable}, []string{"Options.Log", "another table than that of the marks"}},
 		{sqlfence.MySQL, sqlfence.Options{Table: "a_refused", Log: "a"}, []string{"Options.Log", `"a"`, "another table"}},
 		{sqlfence.MySQL, sqlfence.Options{Attempts: -1}, []string{"Options.Attempts", "-1", "1 to 1000"}},
 		{sqlfence.MySQL, sqlfence.Options{Attempts: 1001}, []string{"Options.Attempts", "1001", "1 to 1000"}},
@@ -89,8 +94,11 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 			"Do":          func(ctx context.Context, resource string) error { return f.Do(ctx, db, resource, fn) },
 			"DoShared":    func(ctx context.Context, resource string) error { return f.DoShared(ctx, db, resource, fn) },
 			"CheckShared": func(ctx context.Context, resource string) error { return f.CheckShared(ctx, nil, resource) },
-			"ClaimPath":   func(ctx context.Context, resource string) error { return f.ClaimPath(ctx, db, resource) },
-			"CheckPath":   func(ctx context.Context, resource string) error { return f.CheckPath(ctx, nil, resource) },
+			"Release": func(ctx context.Context, resource string) error {
+				return f.Release(ctx, db, resource, audit.CauseExplicit)
+			},
+			"ClaimPath": func(ctx context.Context, resource string) error { return f.ClaimPath(ctx, db, resource) },
+			"CheckPath": func(ctx context.Context, resource string) error { return f.CheckPath(ctx, nil, resource) },
 		} {
 			all[name] = fencetest.Verb{Call: call}
 		}
@@ -113,6 +121,16 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	goodRead := fence.NewReadContext(good, 7)
 	for _, ctx := range []context.Context{t.Context(), goodRead, fence.NewContext(good, math.MaxInt64)} {
 		require.ErrorIs(t, f.UpdateRow(ctx, db, sqlfence.Row{}, "n = 1"), fence.ErrInvalidToken)
+	}
+	require.ErrorContains(t, f.Release(good, db, "accounts", audit.CauseSuperseded), `cause is "superseded"`)
+	_, _, err := f.History(good, db, sqlfence.Query{Limit: 100_001})
+	require.ErrorContains(t, err, "Query.Limit is 100001, want 0 for 1000, or 1 to 100000")
+	_, _, err = f.History(good, db, sqlfence.Query{Since: time.Unix(1, 0), Until: time.Unix(1, 0)})
+	require.ErrorContains(t, err, "Query.Since")
+	logless := newFence(t, sqlfence.Options{})
+	_, _, err = logless.History(good, db, sqlfence.Query{})
+	for _, err := range []error{err, logless.Release(good, db, "accounts", audit.CauseExplicit), logless.LogRefusal(good, db, nil)} {
+		require.ErrorContains(t, err, "Options.Log is empty")
 	}
 	require.ErrorContains(t, f.Migrate(good, nil), "is nil, want a *sql.")
 	require.ErrorContains(t, f.Do(good, db, "accounts", nil), "fn is nil")

@@ -9,33 +9,22 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-const legal = "with a token of 1 to 9223372036854775807, low 48 bits not 0"
-
-// Token returns the token that ctx carries. The error matches [fence.ErrInvalidToken] if there is none, as in a
-// reader's context, or if its era is above maxEra; see [fence.Token.CheckEra].
-func Token(ctx context.Context, maxEra uint16) (fence.Token, error) {
-	t, ok := fence.FromContext(ctx)
-	if !ok {
-		has := "none"
-		if _, reads := fence.ReadFromContext(ctx); reads {
-			has = "a reader's"
-		}
-		return 0, fmt.Errorf("%w: the context carries %s, want the context of a lock, or one of fence.NewContext %s",
-			fence.ErrInvalidToken, has, legal)
+// Token returns the token that ctx carries, a reader's if reads is set. The error matches [fence.ErrInvalidToken] if ctx
+// carries none of that kind, or one of an era above maxEra; see [fence.Token.CheckEra].
+func Token(ctx context.Context, reads bool, maxEra uint16) (fence.Token, error) {
+	kind, want := "a writer's", "a lock, or one of fence.NewContext"
+	if reads {
+		kind, want = "a reader's", "a read lock, or one of fence.NewReadContext"
 	}
-	return t, t.CheckEra(maxEra)
-}
-
-// ReadToken is [Token] for a reader's.
-func ReadToken(ctx context.Context, maxEra uint16) (fence.ReadToken, error) {
-	t, ok := fence.ReadFromContext(ctx)
-	if !ok {
-		has := "none"
-		if _, writes := fence.FromContext(ctx); writes {
-			has = "a writer's"
-		}
-		return 0, fmt.Errorf("%w: the context carries %s, want the context of a read lock, or one of fence.NewReadContext %s",
-			fence.ErrInvalidToken, has, legal)
+	t, has := fence.Token(0), "none"
+	if write, ok := fence.FromContext(ctx); ok {
+		t, has = write, "a writer's"
+	} else if read, ok := fence.ReadFromContext(ctx); ok {
+		t, has = fence.Token(read), "a reader's"
+	}
+	if has != kind {
+		return 0, fmt.Errorf("%w: the context carries %s, want the context of %s with a token of 1 to 9223372036854775807, "+
+			"low 48 bits not 0", fence.ErrInvalidToken, has, want)
 	}
 	return t, t.CheckEra(maxEra)
 }

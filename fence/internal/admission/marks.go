@@ -22,14 +22,7 @@ type Bid struct {
 // From returns the bid with the token that ctx carries, a reader's if Read is set, and the name of its lock. The error
 // matches [fence.ErrInvalidToken]. If Moves is set there must be a name.
 func (b Bid) From(ctx context.Context, maxEra uint16) (_ Bid, err error) {
-	if b.Read {
-		var t fence.ReadToken
-		t, err = ReadToken(ctx, maxEra)
-		b.Token = fence.Token(t)
-	} else {
-		b.Token, err = Token(ctx, maxEra)
-	}
-	if err == nil {
+	if b.Token, err = Token(ctx, b.Read, maxEra); err == nil {
 		b.Lock, err = Lock(ctx)
 	}
 	if err == nil && b.Moves && b.Lock == "" {

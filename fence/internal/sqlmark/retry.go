@@ -23,16 +23,16 @@ const (
 //	anything else                                   returns it
 //	context ended in a pause                        returns the last error with the context's cause
 func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
-	for attempt := 1; ; attempt++ {
+	for attempt := 1; ; {
 		err := op()
-		// Another transaction has committed and op has done nothing, so the system makes progress, and counting would
-		// only let others exhaust the attempts. A pause would let later transactions lock the mark first.
-		for overtaken(err) && ctx.Err() == nil {
-			err = op()
-		}
 		if behind, found := errors.AsType[overtakenError](err); found {
-			// Without this type: if a function of Do returns the error, that Do must not begin again for it.
-			return fmt.Errorf("%w, after: %w", context.Cause(ctx), behind.error)
+			if ctx.Err() != nil {
+				// Without this type: if a function of Do returns the error, that Do must not begin again for it.
+				return fmt.Errorf("%w, after: %w", context.Cause(ctx), behind.error)
+			}
+			// Another transaction has committed and op has done nothing, so the system makes progress, and counting would
+			// only let others exhaust the attempts. A pause would let later transactions lock the mark first.
+			continue
 		}
 		if err == nil || !e.repeatable(err) {
 			return err
@@ -46,12 +46,8 @@ func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
 		if cause := pause(ctx, attempt); cause != nil {
 			return fmt.Errorf("%w, after: %w", cause, err)
 		}
+		attempt++
 	}
-}
-
-func overtaken(err error) bool {
-	_, found := errors.AsType[overtakenError](err)
-	return found
 }
 
 // pause waits a random time, so that transactions do not conflict again. The bound doubles with each attempt.

@@ -68,7 +68,7 @@ func (e *Engine[D, T]) rowUpdate(ctx context.Context, fit error, row Row, set st
 	if err := e.made(); err != nil {
 		return nil, err
 	}
-	t, err := admission.Token(ctx, e.maxEra)
+	t, err := admission.Token(ctx, false, e.maxEra)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.pkg, err)
 	}

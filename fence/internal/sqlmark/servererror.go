@@ -66,27 +66,18 @@ func (*mySQL) kind(err error) kind {
 	return other
 }
 
-// sqliteKinds are the primary result codes that matter.
-var sqliteKinds = map[int]kind{
-	5:  transient, // SQLITE_BUSY; the higher bits tell its kinds apart
-	6:  transient, // SQLITE_LOCKED
-	19: undone,    // SQLITE_CONSTRAINT, a deferred one
-}
-
+// The drivers of SQLite have its texts in common, which github.com/ncruces/go-sqlite3 begins with its name.
 func (*sqlite) kind(err error) kind {
-	if k := sqliteKinds[sqliteCode(err)]; k != other {
-		return k
-	}
 	for text, k := range map[string]kind{
 		"no such table": noTable, "no such column": noColumn, "duplicate column name": hasColumn,
-		"FOREIGN KEY constraint failed": undone,
+		"FOREIGN KEY constraint failed": undone, // a deferred one
 	} {
 		if anyText(err, func(s string) bool { return strings.Contains(s, text) }) {
 			return k
 		}
 	}
-	if sqliteCode(err) == 0 && anyText(err, func(text string) bool {
-		text = strings.TrimPrefix(text, "sqlite3: ") // of github.com/ncruces/go-sqlite3
+	if anyText(err, func(text string) bool {
+		text = strings.TrimPrefix(text, "sqlite3: ")
 		return strings.HasPrefix(text, "database is locked") || strings.HasPrefix(text, "database table is locked")
 	}) {
 		return transient
@@ -124,18 +115,6 @@ func mysqlNumber(err error) int {
 		return true
 	})
 	return number
-}
-
-// sqliteCode returns the primary result code, or 0. The errors of modernc.org/sqlite have the method.
-func sqliteCode(err error) int {
-	type coded interface {
-		error
-		Code() int
-	}
-	if e, ok := errors.AsType[coded](err); ok {
-		return e.Code() & 0xff
-	}
-	return 0
 }
 
 // anyText reports whether the text of err or of a wrapped error matches. It recognises drivers' errors that have

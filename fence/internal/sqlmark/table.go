@@ -2,6 +2,7 @@ package sqlmark
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/leasefence/leasefence/internal/clip"
@@ -38,15 +39,6 @@ func (t table) beside(dialect Dialect, suffix string) table {
 	return newTable(t.schema, t.name+suffix, dialect)
 }
 
-func legalIdentifier(s string, most int) bool {
-	if s == "" || len(s) > most {
-		return false
-	}
-	for i, r := range s {
-		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
-		if !letter && (i == 0 || r < '0' || r > '9') {
-			return false
-		}
-	}
-	return true
-}
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func legalIdentifier(s string, most int) bool { return len(s) <= most && identifier.MatchString(s) }
