@@ -319,7 +319,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/admission/marks.go",
 		old:  "case b.Token < m.Write:",
 		new:  "case b.Token < 0:",
-		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how)`},
+		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
 	},
 	{
 		name: "sqlfence: non-strict instead of strict",
@@ -333,7 +333,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/sqlmark/do.go",
 		old:  "if !seen.has(c) {\n\t\treturn errBehind\n\t}\n",
 		new:  "",
-		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how)`},
+		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
 	},
 	{
 		name: "Guard: a refusal that the function returns is reported as the resource's",
@@ -361,14 +361,14 @@ var fenceMutants = []mutant{
 		file: "fence/internal/admission/marks.go",
 		old:  "!b.Read && b.Token < m.Read",
 		new:  "!b.Read && b.Token < 0",
-		by:   killer{onSQLite, "TestMarks_readerComesAtEveryStep/SQLite,_journal_wal", `requireFenced(t, `},
+		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, err, how, reads)`},
 	},
 	{
 		name: "sqlfence: a reader fences the readers before it",
 		file: "fence/internal/admission/marks.go",
 		old:  "!b.Read && b.Token < m.Read",
 		new:  "b.Token < m.Read",
-		by:   killer{onSQLite, "TestMarks_readersRunSideBySide/SQLite,_journal_wal", `require.NoError(t, r.claimRead(asReader(t, older), resource), "an older reader")`},
+		by:   killer{onSQLite, "TestMarks_sideBySide/SQLite,_journal_wal", `require.NoError(t, claim(tenure(t, tokens[i]), node))`},
 	},
 	{
 		name: "sqlfence: a reader's claim raises no mark",
@@ -389,7 +389,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/sqlmark/postgresql.go",
 		old:  "if err == nil && !kept && s.has(c) {",
 		new:  "if false {",
-		by:   killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `require.Empty(t, claimed, "the claim has not waited")`},
+		by:   killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `err, claimed := r.meets(t, transaction, guarded, waits, claim)`},
 	},
 	{
 		name: "sqlfence: a claim on SQLite reads before it writes",
@@ -467,7 +467,7 @@ var fenceMutants = []mutant{
 		file: "fence/internal/sqlmark/row.go",
 		old:  "AND %s <= %s",
 		new:  "AND %s < %s",
-		by:   killer{onSQLite, "TestUpdateRow/SQLite,_journal_wal", `require.NoError(t, r.updateRow(as(t, newer), nil, account, set, 5), "MySQL`},
+		by:   killer{onSQLite, "TestUpdateRow/SQLite,_journal_wal", `require.NoError(t, r.updateRow(as(t, newer), r.conn, account, set, 5), "MySQL`},
 	},
 	{
 		name: "sqlfence: a row is written without a comparison",

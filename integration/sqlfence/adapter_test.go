@@ -3,7 +3,6 @@ package sqlfence_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -19,8 +18,6 @@ type conn interface {
 	exec(ctx context.Context, query string, args ...any) error
 	// scan reads the first row.
 	scan(ctx context.Context, query string, dest ...any) error
-	// pairs reads rows of two integers.
-	pairs(ctx context.Context, query string) ([][2]int64, error)
 }
 
 // adapter is a fence over one library, and the pool that it writes through. The errors of the two match each other.
@@ -106,9 +103,6 @@ func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapt
 		return tx.Commit()
 	}
 	a.updateRow = func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
-		if q == nil {
-			q = a.conn
-		}
 		return f.UpdateRow(ctx, q.(sqlConn).q, row, set, args...)
 	}
 	a.history = func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
@@ -117,13 +111,7 @@ func newSQL(db *sql.DB, dialect sqlfence.Dialect, opts sqlfence.Options) (*adapt
 	return a, err
 }
 
-// sqlQueryer is a *sql.DB or a *sql.Tx.
-type sqlQueryer interface {
-	sqlfence.Queryer
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-type sqlConn struct{ q sqlQueryer }
+type sqlConn struct{ q sqlfence.Queryer }
 
 func (c sqlConn) exec(ctx context.Context, query string, args ...any) error {
 	_, err := c.q.ExecContext(ctx, query, args...)
@@ -132,22 +120,6 @@ func (c sqlConn) exec(ctx context.Context, query string, args ...any) error {
 
 func (c sqlConn) scan(ctx context.Context, query string, dest ...any) error {
 	return c.q.QueryRowContext(ctx, query).Scan(dest...)
-}
-
-func (c sqlConn) pairs(ctx context.Context, query string) (all [][2]int64, err error) {
-	rows, err := c.q.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var pair [2]int64
-		if err := rows.Scan(&pair[0], &pair[1]); err != nil {
-			return nil, err
-		}
-		all = append(all, pair)
-	}
-	return all, rows.Err()
 }
 
 // newPGX returns an adapter of pgxfence.
@@ -163,9 +135,6 @@ func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (*adapter, error) {
 		return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error { return fn(pgxConn{tx}) })
 	}
 	a.updateRow = func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error {
-		if q == nil {
-			q = a.conn
-		}
 		return f.UpdateRow(ctx, q.(pgxConn).q, pgxfence.Row(row), set, args...)
 	}
 	a.history = func(ctx context.Context, q sqlfence.Query) ([]audit.Tenure, []audit.Refusal, error) {
@@ -174,13 +143,7 @@ func newPGX(pool *pgxpool.Pool, opts sqlfence.Options) (*adapter, error) {
 	return a, err
 }
 
-// pgxQueryer is a *pgxpool.Pool or a pgx.Tx.
-type pgxQueryer interface {
-	pgxfence.Queryer
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-type pgxConn struct{ q pgxQueryer }
+type pgxConn struct{ q pgxfence.Queryer }
 
 func (c pgxConn) exec(ctx context.Context, query string, args ...any) error {
 	_, err := c.q.Exec(ctx, query, args...)
@@ -189,15 +152,4 @@ func (c pgxConn) exec(ctx context.Context, query string, args ...any) error {
 
 func (c pgxConn) scan(ctx context.Context, query string, dest ...any) error {
 	return c.q.QueryRow(ctx, query).Scan(dest...)
-}
-
-func (c pgxConn) pairs(ctx context.Context, query string) ([][2]int64, error) {
-	rows, err := c.q.Query(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (pair [2]int64, err error) {
-		err = row.Scan(&pair[0], &pair[1])
-		return pair, err
-	})
 }

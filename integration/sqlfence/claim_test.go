@@ -66,37 +66,3 @@ func TestMarks_Claim_waitsForTheOneWriter(t *testing.T) {
 		})
 	}
 }
-
-// Both libraries use the same marks and the same audit trail, and a claim by one waits for a transaction of the other.
-func TestMarks_librariesShareATable(t *testing.T) {
-	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		opts := sqlfence.Options{Log: sqlfence.DefaultLog, Isolation: r.level}
-		other, err := newSQL(r.db, r.dialect(), opts)
-		require.NoError(t, err)
-		require.NoError(t, other.migrate(t.Context()))
-		r.adapter = r.with(t, opts)
-		require.NoError(t, r.migrate(t.Context()))
-
-		require.NoError(t, other.claim(as(t, older), resource))
-		require.ErrorIs(t, r.do(as(t, older-1), resource, false, nothing), fence.ErrStale)
-		require.NoError(t, r.do(as(t, older), resource, false, nothing))
-		require.NoError(t, r.claim(as(t, newer), resource))
-		require.ErrorIs(t, other.do(as(t, older), resource, false, nothing), fence.ErrStale)
-		require.ErrorIs(t, other.do(as(t, older), resource, true, nothing), fence.ErrStale)
-		require.NoError(t, other.do(as(t, newer), resource, false, nothing))
-
-		claimed := make(chan error, 1)
-		require.NoError(t, r.increment(as(t, newer), doShared, func(at step) {
-			if at == hasWritten {
-				go func() { claimed <- other.claim(as(t, newer+1), resource) }()
-				r.awaitWaiter(t)
-			}
-		}))
-		require.NoError(t, <-claimed)
-		require.ErrorIs(t, r.increment(as(t, newer), doShared, nowhere), fence.ErrStale)
-		require.Equal(t, []string{
-			"accounts 10  0s superseded", "accounts 20  0s superseded", "accounts 21  0s ",
-			"accounts 9 < 10 ", "accounts 10 < 20 ", "accounts 10 < 20 ", "accounts 20 < 21 ",
-		}, brief(history(t, r, sqlfence.Query{})))
-	})
-}

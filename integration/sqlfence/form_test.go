@@ -39,7 +39,7 @@ func (f form) checks() bool { return f != do && f != doShared }
 
 func (f form) shared() bool { return f == doShared || f == checkShared }
 
-// increment is one read-modify-write in a form.
+// increment is one read-modify-write in a form, or a read under CheckRead.
 func (r *rig) increment(ctx context.Context, how form, at func(step)) error {
 	_, err := r.incrementOn(ctx, resource, how, at)
 	return err
@@ -53,6 +53,9 @@ func (r *rig) incrementOn(ctx context.Context, resource string, how form, at fun
 			return err
 		}
 		at(hasRead)
+		if how == checkRead {
+			return nil
+		}
 		if err := write(ctx, tx, n, token); err != nil {
 			return err
 		}

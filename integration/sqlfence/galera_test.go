@@ -1,7 +1,6 @@
 package sqlfence_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -26,69 +25,48 @@ func galera(t *testing.T) [2]*rig {
 }
 
 // An older holder commits on the first node after the second node has committed the claim of a newer writer or reader,
-// which has read. The first node has the claim in its queue and has not applied it.
+// which has read. The first node has the claim in its queue and has not applied it. A path's holder is refused by the
+// writer of the node above, which does not write the marks of the path's end.
 func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]
 	first.makeSlow(t)
-	comes := map[string]func(t *testing.T){
-		"writer": func(t *testing.T) {
-			t.Helper()
-			require.NoError(t, second.claim(as(t, newer), resource))
-			require.NoError(t, second.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
-				n, err := read(ctx, tx)
-				require.Zero(t, n, "the newer holder's first read")
-				return err
-			}))
-		},
-		"reader": func(t *testing.T) {
-			t.Helper()
-			n, err := second.arriveReader(asReader(t, newer), true)
-			require.NoError(t, err)
-			require.Zero(t, n, "the newer reader's first read")
-		},
-	}
-	for i := range 2 * len(forms) {
-		how, who := forms[i/2], []string{"writer", "reader"}[i%2]
-		t.Run(fmt.Sprintf("%s, newer %s", how, who), func(t *testing.T) {
-			first.reset(t)
-			require.NoError(t, first.claim(as(t, older), resource))
-			require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
-
-			launched := false
-			err := first.increment(as(t, older), how, func(at step) {
-				if at != hasWritten || launched {
-					return
+	for _, how := range append([]form{checkPath}, forms...) {
+		for _, reads := range []bool{false, true} {
+			path := resource
+			if how == checkPath {
+				path += "/b"
+			}
+			if reads && how == checkPath {
+				continue // a reader of the node above does not refuse it
+			}
+			t.Run(fmt.Sprintf("%s, newer reader %t", how, reads), func(t *testing.T) {
+				first.reset(t)
+				require.NoError(t, first.claimPath(as(t, older), path)) // of one node, it equals Claim
+				require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
+				comes, want := arrival{how: do, claims: true}, int64(1)
+				if reads {
+					comes.how, want = checkRead, 0
 				}
-				launched = true
-				second.mustBeSlow(t, first)
-				comes[who](t)
+				launched := false
+				_, err := first.incrementOn(as(t, older), path, how, func(at step) {
+					if at != hasWritten || launched {
+						return
+					}
+					launched = true
+					second.mustBeSlow(t, first)
+					n, err := second.arrive(t, newer, comes)
+					require.NoError(t, err)
+					require.Zero(t, n, "the newer holder's first read")
+				})
+				require.True(t, launched)
+				require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
+				applied := func() bool { return first.mark(t) == newer && first.row(t).n == want }
+				require.Eventually(t, applied, patience, time.Millisecond)
+				require.Zero(t, first.row(t).stale)
 			})
-			require.True(t, launched)
-			require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
-			require.Eventually(t, func() bool { return first.mark(t) == newer }, patience, time.Millisecond)
-			require.Zero(t, first.row(t).n)
-		})
-	}
-}
-
-// The same for the holder of a path, with a claim of the node above, which does not write the marks of the path's end.
-func TestMarks_galera_claimAboveAPathOnAnotherNode(t *testing.T) {
-	nodes := galera(t)
-	first, second := nodes[0], nodes[1]
-	first.makeSlow(t)
-	path := resource + "/b"
-	require.NoError(t, first.claimPath(as(t, older), path))
-	require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
-	_, err := first.incrementOn(as(t, older), path, checkPath, func(at step) {
-		if at == hasWritten {
-			second.mustBeSlow(t, first)
-			require.NoError(t, second.claimPath(as(t, newer), resource))
 		}
-	})
-	require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
-	require.Eventually(t, func() bool { return first.mark(t) == newer }, patience, time.Millisecond)
-	require.Zero(t, first.row(t).n)
+	}
 }
 
 // makeSlow makes a table without a key. The other node takes a while to apply an update in descending order, since it

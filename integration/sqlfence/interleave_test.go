@@ -15,28 +15,39 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// arrival is how the newer holder begins its tenure.
-type arrival string
+// arrival is how a newer holder comes: with a claim, as the documents require, with a move to its lock, or with neither.
+type arrival struct {
+	how           form
+	claims, moves bool
+}
 
-const (
-	byClaim arrival = "Claim"
-	byDo    arrival = "Do alone"
-	byCheck arrival = "Check alone"
-)
+var arrivals = []arrival{
+	{how: do, claims: true},
+	{how: do, moves: true},
+	{how: checkRead, claims: true},
+	{how: checkRead}, {how: do}, {how: doShared}, {how: check}, {how: checkShared},
+}
 
-// arrive is the newer holder's first write, with the steps that the documents require.
-func (r *rig) arrive(ctx context.Context, how arrival) error {
-	form := do
-	switch how {
-	case byClaim:
-		if err := r.claim(ctx, resource); err != nil {
-			return err
-		}
-	case byCheck:
-		form = check
-	case byDo:
+// arrive is the first transaction of a holder. It returns what it has read.
+func (r *rig) arrive(t *testing.T, token fence.Token, a arrival) (n int64, err error) {
+	t.Helper()
+	ctx, claim := as(t, token), r.claim
+	switch {
+	case a.how == checkRead:
+		ctx, claim = asReader(t, token), r.claimRead
+	case a.moves:
+		ctx, claim = of(t, "ledger", token), r.move
 	}
-	return persist(ctx, resource, r.claim, func() error { return r.increment(ctx, form, nowhere) })
+	if a.claims || a.moves {
+		if err := claim(ctx, resource); err != nil {
+			return 0, err
+		}
+	}
+	err = persist(ctx, resource, claim, func() (err error) {
+		n, err = r.incrementOn(ctx, resource, a.how, nowhere)
+		return err
+	})
+	return n, err
 }
 
 // persist repeats a transaction as the documents require: it claims a token that was not claimed, and begins again after
@@ -108,16 +119,17 @@ func (r *rig) incrementOf(ctx context.Context, how form) func(at func(step)) err
 	return func(at func(step)) error { return r.increment(ctx, how, at) }
 }
 
-// A newer holder comes at every step of an older one's transaction.
+// A newer writer or reader comes at every step of an older writer's transaction: it waits for the transaction, reads what
+// it has written, and later ones are refused.
 func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		everyStep(func(how form, when step) {
-			for _, comes := range []arrival{byClaim, byDo, byCheck} {
+			for _, comes := range arrivals {
 				for _, first := range []bool{true, false} {
 					if first && r.snapshots() && how.checks() {
 						continue // there Check needs a claim, which makes the mark
 					}
-					name := fmt.Sprintf("%s, first mark %t, newer by %s %s", how, first, comes, when)
+					name := fmt.Sprintf("%s, first mark %t, newer by %+v %s", how, first, comes, when)
 					t.Run(name, func(t *testing.T) { r.newerComes(t, how, comes, first, when) })
 				}
 			}
@@ -131,21 +143,28 @@ func (r *rig) newerComes(t *testing.T, how form, comes arrival, first bool, when
 	if !first {
 		require.NoError(t, r.claim(as(t, older), resource))
 	}
-	arrive := func() error { return r.arrive(as(t, newer), comes) }
-	err, arrived := r.meets(t, r.incrementOf(as(t, older), how), when, waits, arrive)
+	var n int64
+	err, arrived := r.meets(t, r.incrementOf(as(t, older), how), when, waits, func() (err error) {
+		n, err = r.arrive(t, newer, comes)
+		return err
+	})
 	require.NoError(t, arrived, "the newer holder")
-	accepted := int64(1) // the newer holder's
-	if !when.before() {
-		require.NoError(t, err, "the older holder was first")
-		accepted++
+	reads := comes.how == checkRead
+	accepted := int64(0)
+	if when.before() {
+		requireRefused(t, err, how, reads)
 	} else {
-		requireRefused(t, err, how)
+		require.NoError(t, err, "the older holder was first")
+		accepted = 1
 	}
-	require.Equal(t, row{n: accepted, last: int64(newer), stale: 0}, r.row(t))
-
-	requireRefused(t, r.increment(as(t, older), how, nowhere), how)
-	require.NoError(t, r.increment(as(t, newer), how, nowhere), "an equal token")
-	require.Equal(t, row{n: accepted + 1, last: int64(newer), stale: 0}, r.row(t))
+	require.Equal(t, accepted, n, "what the newer holder has read")
+	requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)
+	if !reads {
+		accepted++ // its own
+	}
+	got := r.row(t)
+	require.Equal(t, accepted, got.n)
+	require.Zero(t, got.stale)
 }
 
 // mustBeShut proves on SQLite, which does not show waiters, that a newer holder does not get in.
@@ -176,106 +195,16 @@ func requireStale(t *testing.T, err error, checks bool, want fence.StaleError) {
 	require.Equal(t, want, *stale)
 }
 
-// requireRefused requires that the write mark has refused a writer.
-func requireRefused(t *testing.T, err error, how form) {
+// requireRefused requires that a newer writer or reader has refused a writer.
+func requireRefused(t *testing.T, err error, how form, byReader bool) {
 	t.Helper()
-	requireStale(t, err, how.checks(), fence.StaleError{Resource: resource})
-}
-
-// requireFenced requires that a reader's mark has refused a writer.
-func requireFenced(t *testing.T, err error, how form) {
-	t.Helper()
-	requireStale(t, err, how.checks(), fence.StaleError{Resource: resource, ByReader: true})
+	requireStale(t, err, how.checks(), fence.StaleError{Resource: resource, ByReader: byReader})
 }
 
 // requireReaderRefused requires that the write mark has refused a reader.
 func requireReaderRefused(t *testing.T, err error) {
 	t.Helper()
 	requireStale(t, err, true, fence.StaleError{Resource: resource, Read: true})
-}
-
-// An older holder writes or reads while a newer holder's transaction is under way, which then commits or rolls back.
-func TestMarks_newerHolderIsInFlight(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		for _, how := range append([]form{checkRead}, forms...) {
-			for _, newerHow := range forms {
-				for _, first := range []bool{true, false} {
-					for _, commits := range []bool{true, false} {
-						name := fmt.Sprintf("%s, first mark %t, newer by %s, commits %t", how, first, newerHow, commits)
-						t.Run(name, func(t *testing.T) { r.newerInFlight(t, how, newerHow, first, commits) })
-					}
-				}
-			}
-		}
-	})
-}
-
-func (r *rig) newerInFlight(t *testing.T, how, newerHow form, first, commits bool) {
-	t.Helper()
-	r.reset(t)
-	claimed := r.snapshots() // there Check refuses a token that was not claimed
-	switch {
-	case how == checkRead && !first:
-		require.NoError(t, r.claimRead(asReader(t, older), resource))
-	case how != checkRead && !first && !claimed:
-		require.NoError(t, r.claim(as(t, older), resource))
-	}
-	if claimed {
-		require.NoError(t, r.claim(as(t, newer), resource))
-	}
-	var n int64 // what a reader has read
-	comes := func() error { return r.increment(as(t, older), how, nowhere) }
-	if how == checkRead {
-		ctx := asReader(t, older)
-		comes = func() error {
-			return r.checked(ctx, nowhere, func(tx conn) (err error) { n, err = read(ctx, tx); return err })
-		}
-	}
-	ctx, cancel := context.WithCancel(as(t, newer))
-	defer cancel()
-	answer := make(chan error, 1)
-	launched := false
-	err := r.increment(ctx, newerHow, func(at step) {
-		if at != hasWritten || launched {
-			return
-		}
-		launched = true
-		go func() { answer <- comes() }()
-		r.awaitWaiterOrAnswer(t, answer)
-		if !commits {
-			cancel()
-		}
-	})
-	require.True(t, launched)
-	require.Equal(t, commits, err == nil, "%v", err)
-	stays := commits || !newerHow.checks() || claimed // the newer mark: a claim, as of Do, is not rolled back
-	switch got := <-answer; {
-	case how == checkRead && got == nil && commits: // the reader was first
-		require.Equal(t, storetest.SQLite, r.kind, "a reader has passed a newer writer")
-		require.Zero(t, n)
-	case how == checkRead && got == nil:
-		require.True(t, newerHow.checks(), "the claim of Do is not rolled back")
-		require.Zero(t, n)
-	case how == checkRead:
-		requireReaderRefused(t, got)
-	case stays:
-		requireRefused(t, got, how)
-	case got != nil:
-		require.True(t, transient(got), "%v", got)
-	default:
-		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t), "the newer token was rolled back")
-	}
-	if how == checkRead && commits {
-		_, err = r.arriveReader(asReader(t, older), !first)
-		requireReaderRefused(t, err)
-	}
-	want := row{}
-	if commits {
-		want = row{n: 1, last: int64(newer)}
-	}
-	if stays {
-		require.Equal(t, want, r.row(t))
-	}
 }
 
 // awaitWaiterOrAnswer returns when the other holder waits or has its answer: two shared locks on the mark do not wait
@@ -286,82 +215,4 @@ func (r *rig) awaitWaiterOrAnswer(t *testing.T, answer chan error) {
 		return
 	}
 	require.Eventually(t, func() bool { return len(answer) > 0 || r.waiting(t) }, patience, time.Millisecond)
-}
-
-// After its guard, a transaction reads all that older holders have committed, on every run of the function: even if it
-// has not claimed, and took its snapshot before it waited for them.
-func TestMarks_readsAfterItsPredecessors(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		for _, how := range forms {
-			for _, newerHow := range append([]form{checkRead}, forms...) {
-				if newerHow == checkRead && r.kind == storetest.SQLite {
-					continue // a reader has its snapshot
-				}
-				for _, claims := range []bool{false, true} { // true: it first gives up a claim that waits for them
-					t.Run(fmt.Sprintf("%s, then %s, claim given up %t", how, newerHow, claims), func(t *testing.T) {
-						r.readsAfter(t, how, newerHow, claims)
-					})
-				}
-			}
-		}
-	})
-}
-
-func (r *rig) readsAfter(t *testing.T, how, newerHow form, claims bool) {
-	t.Helper()
-	r.reset(t)
-	require.NoError(t, r.claim(as(t, older), resource))
-	reads := make(chan int64, 100)
-	arrived := make(chan error, 1)
-	require.NoError(t, r.increment(as(t, older), how, func(at step) {
-		if at != hasWritten {
-			return
-		}
-		ctx, claim := as(t, newer), r.claim
-		if newerHow == checkRead {
-			ctx, claim = asReader(t, newer), r.claimRead
-		}
-		if claims {
-			r.giveUp(t, ctx, claim)
-		}
-		body := func(ctx context.Context, tx conn) error {
-			n, err := read(ctx, tx)
-			reads <- n
-			return err
-		}
-		go func() {
-			if newerHow == checkRead {
-				arrived <- r.checked(ctx, nowhere, func(tx conn) error { return body(ctx, tx) })
-			} else {
-				arrived <- r.run(ctx, newerHow, nowhere, body)
-			}
-		}()
-		r.awaitWaiterOrAnswer(t, arrived)
-	}))
-	err := <-arrived
-	close(reads)
-	if err != nil { // refused, and nothing is read
-		require.True(t, newerHow.checks(), "%v", err)
-		require.True(t, transient(err) || errors.Is(err, sqlfence.ErrUnclaimed), "%v", err)
-	} else {
-		require.NotEmpty(t, reads)
-	}
-	for n := range reads {
-		require.EqualValues(t, 1, n, "it has not read its predecessor's write")
-	}
-}
-
-// giveUp cancels a claim that waits for a lock on the mark.
-func (r *rig) giveUp(t *testing.T, ctx context.Context, claim func(context.Context, string) error) { //nolint:revive // t is first
-	t.Helper()
-	if r.kind == storetest.SQLite {
-		return // it does not show waiters
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	claimed := make(chan error, 1)
-	go func() { claimed <- claim(ctx, resource) }()
-	r.awaitWaiter(t) // its query must work while the claim waits
-	cancel()
-	require.ErrorIs(t, <-claimed, context.Canceled)
 }

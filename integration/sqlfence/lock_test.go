@@ -9,8 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/integration/storetest"
-	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // of returns the context of a lock's holder, and readerOf that of a reader.
@@ -69,68 +67,4 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 		requireOther(t, err, false, "accounts", older, "report")
 	}
 	require.Zero(t, r.row(t).n)
-}
-
-// A move comes at every step of a transaction under the lock that the resource has followed. It waits for the
-// transaction, and later ones are refused. The tokens of the two locks may be equal, since they have no common order.
-func TestMarks_moveComesAtEveryStep(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		everyStep(func(how form, when step) {
-			for _, token := range []fence.Token{older, newer} {
-				t.Run(fmt.Sprintf("%s, to %d, %s", how, token, when), func(t *testing.T) { r.moveComes(t, how, token, when) })
-			}
-		})
-	})
-}
-
-func (r *rig) moveComes(t *testing.T, how form, token fence.Token, when step) {
-	t.Helper()
-	r.reset(t)
-	require.NoError(t, r.claim(of(t, "accounts", older), resource))
-	move := func() error { return r.move(of(t, "ledger", token), resource) }
-	err, moved := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, waits, move)
-	require.NoError(t, moved)
-	accepted := int64(0)
-	switch {
-	case !when.before():
-		require.NoError(t, err)
-		accepted = 1
-	case !how.checks() || !transient(err):
-		requireOther(t, err, false, "accounts", older, "ledger")
-	}
-	requireOther(t, r.increment(of(t, "accounts", newer+1), do, nowhere), false, "accounts", newer+1, "ledger")
-	n, err := r.incrementOn(of(t, "ledger", token), resource, how, nowhere)
-	require.NoError(t, err)
-	require.Equal(t, accepted, n, "what the new lock's holder has read")
-}
-
-// A claim gives up while it waits. Its announcement does not refuse the holders of another lock, which the resource
-// follows later.
-func TestMarks_otherLocksClaimGivenUp(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		if r.kind == storetest.SQLite {
-			return // it does not show waiters
-		}
-		for _, reads := range []bool{false, true} {
-			r.reset(t)
-			require.NoError(t, r.claim(as(t, older), resource))
-			require.NoError(t, r.increment(as(t, older), doShared, func(at step) {
-				if at != hasWritten {
-					return
-				}
-				if reads {
-					r.giveUp(t, readerOf(t, "report", newer), r.claimRead)
-				} else {
-					r.giveUp(t, of(t, "report", newer), r.claim)
-				}
-			}))
-			require.NoError(t, r.claim(of(t, "accounts", older+1), resource))
-			for _, how := range forms {
-				require.NoError(t, r.increment(of(t, "accounts", older+1), how, nowhere))
-			}
-			require.NoError(t, r.claimRead(readerOf(t, "accounts", older+2), resource))
-			require.NoError(t, r.checked(readerOf(t, "accounts", older+2), nowhere, func(conn) error { return nil }))
-			require.Equal(t, fencetest.Marks{Write: older + 1, Read: older + 2, Lock: "accounts"}, r.marks(t, resource))
-		}
-	})
 }

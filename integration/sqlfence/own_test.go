@@ -33,123 +33,132 @@ func (r *rig) oneAfterTheOther(t *testing.T, resource string, how, then form) {
 	t.Helper()
 	r.reset(t)
 	require.NoError(t, r.claimPath(as(t, older), resource)) // of one node, it equals Claim
-	second := make(chan error, 1)
 	reads := make(chan int64, 100)
-	_, err := r.incrementOn(as(t, older), resource, how, func(at step) {
-		if at != hasWritten {
-			return
-		}
-		if !r.readersLock() {
-			require.Zero(t, r.row(t).n, "a plain read")
-		}
-		go func() {
-			second <- r.runOn(as(t, older), resource, then, nowhere, func(ctx context.Context, tx conn) error {
-				n, err := read(ctx, tx)
-				reads <- n
-				if err != nil {
-					return err
-				}
-				return write(ctx, tx, n, older)
-			})
-		}()
-		r.awaitWaiter(t)
-		require.Empty(t, second)
+	first := func(at func(step)) error {
+		_, err := r.incrementOn(as(t, older), resource, how, func(now step) {
+			if now == hasWritten && !r.readersLock() {
+				require.Zero(t, r.row(t).n, "a plain read")
+			}
+			at(now)
+		})
+		return err
+	}
+	err, second := r.meets(t, first, hasWritten, waits, func() error {
+		return r.runOn(as(t, older), resource, then, nowhere, func(ctx context.Context, tx conn) error {
+			n, err := read(ctx, tx)
+			reads <- n
+			if err != nil {
+				return err
+			}
+			return write(ctx, tx, n, older)
+		})
 	})
 	require.NoError(t, err)
-	err = <-second
 	close(reads)
 	for n := range reads {
 		require.EqualValues(t, 1, n, "it has not read its predecessor's write")
 	}
-	if then.checks() && transient(err) {
+	if then.checks() && transient(second) {
 		return // the caller begins again
 	}
-	require.NoError(t, err)
+	require.NoError(t, second)
 	require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
 }
 
-// Two transactions of one holder, or of two branches, are inside their guards at once. A newer claim waits for both, and
-// refuses later ones: otherwise transactions that overlap would keep it waiting.
-func TestMarks_sharedFormsRunSideBySide(t *testing.T) {
+// Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits for
+// both, and refuses later ones: otherwise transactions that overlap would keep it waiting.
+func TestMarks_sideBySide(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		if r.kind == storetest.SQLite {
-			return // one writer at a time
+		for _, how := range []form{doShared, checkShared, checkPath, checkRead} {
+			for _, newerReads := range []bool{true, false} {
+				switch {
+				case r.kind == storetest.SQLite && how != checkRead: // one writer at a time
+				case newerReads && !how.shared(): // it conflicts with neither
+				default:
+					t.Run(fmt.Sprintf("%s, newer reader %t", how, newerReads), func(t *testing.T) { r.sideBySide(t, how, newerReads) })
+				}
+			}
 		}
-		for _, how := range []form{doShared, checkShared} {
-			same := [2]string{resource, resource}
-			t.Run(string(how), func(t *testing.T) {
-				r.sideBySide(t, how, same, func() error { return r.claim(as(t, newer), resource) })
-			})
-			t.Run(string(how)+", reader", func(t *testing.T) {
-				r.sideBySide(t, how, same, func() error { return r.claimRead(asReader(t, newer), resource) })
-			})
-		}
-		branches := [2]string{resource + "/b", resource + "/c"}
-		t.Run("CheckPath", func(t *testing.T) {
-			r.sideBySide(t, checkPath, branches, func() error { return r.claimPath(as(t, newer), resource) })
-		})
 	})
 }
 
-func (r *rig) sideBySide(t *testing.T, how form, nodes [2]string, newerClaims func() error) {
+func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 	t.Helper()
 	r.reset(t)
-	// Without this the two would claim, and a claim waits for transactions with a lock on the mark.
-	require.NoError(t, r.claimPath(as(t, older), nodes[0]))
-	require.NoError(t, r.claimPath(as(t, older), nodes[1]))
-	results, release := twoInside(t, func(i int, body func() error) error {
-		return r.runOn(as(t, older), nodes[i], how, nowhere, func(context.Context, conn) error { return body() })
-	})
-	if how.shared() {
-		require.NoError(t, r.claim(as(t, older), resource), "their own claim does not wait for them")
+	nodes, tokens, tenure, claim := [2]string{resource, resource}, [2]fence.Token{older, older}, as, r.claimPath
+	switch how {
+	case checkPath:
+		nodes = [2]string{resource + "/b", resource + "/c"}
+	case checkRead:
+		tokens, tenure, claim = [2]fence.Token{older + 1, older}, asReader, r.claimRead
 	}
-	claimed := make(chan error, 1)
-	go func() { claimed <- newerClaims() }()
-	r.awaitWaiter(t)
-	third := make(chan error, 1)
-	go func() { third <- r.runOn(as(t, older), nodes[0], how, nowhere, nothing) }()
-	if r.kind == storetest.PostgreSQL && how.shared() {
-		// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
-		require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
-		third <- fence.ErrStale
+	for i, node := range nodes { // otherwise the two would claim, and a claim waits for transactions with a lock on the mark
+		require.NoError(t, claim(tenure(t, tokens[i]), node))
 	}
-	close(release[0])
-	require.NoError(t, <-results)
-	r.awaitWaiter(t)
-	require.Empty(t, claimed, "the claim has not waited for the second")
-	close(release[1])
-	require.NoError(t, <-results)
-	require.NoError(t, <-claimed)
-	if err := <-third; !how.checks() || !transient(err) { // the caller begins again
-		require.ErrorIs(t, err, fence.ErrStale)
+	run := func(i int, body func(context.Context, conn) error) error {
+		return r.runOn(tenure(t, tokens[i]), nodes[i], how, nowhere, body)
 	}
-	require.ErrorIs(t, r.runOn(as(t, older), nodes[0], how, nowhere, nothing), fence.ErrStale)
-}
-
-// twoInside runs two transactions that are both inside their guards, each until its channel is closed.
-func twoInside(t *testing.T, transaction func(i int, body func() error) error) (chan error, [2]chan struct{}) {
-	t.Helper()
-	release := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
-	entered, results := make(chan struct{}, 2), make(chan error, 2)
+	release, entered := [2]chan struct{}{make(chan struct{}), make(chan struct{})}, make(chan struct{}, 2)
+	results := make(chan error, 2)
 	for i, released := range release {
 		go func() {
-			results <- transaction(i, func() error {
+			results <- run(i, func(ctx context.Context, _ conn) error {
 				entered <- struct{}{}
-				<-released
-				return nil
+				select {
+				case <-released:
+				case <-ctx.Done():
+				}
+				return ctx.Err()
 			})
 		}()
 	}
 	for range release {
 		select {
 		case <-entered:
-		case <-as(t, older).Done():
-			close(release[0])
-			close(release[1])
-			t.Fatal("one waits for the other")
+		case err := <-results:
+			require.Fail(t, "one waits for the other", "%v", err)
+			return
 		}
 	}
-	return results, release
+	if how != checkPath {
+		require.NoError(t, claim(tenure(t, tokens[0]), resource), "their own claim does not wait for them")
+	}
+	if how == checkRead && r.kind != storetest.MariaDB && r.journal != "delete" {
+		require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor does a newer reader's")
+	}
+	claimed, third := make(chan error, 1), make(chan error, 1)
+	go func() {
+		if newerReads {
+			claimed <- r.claimRead(asReader(t, newer), resource)
+		} else {
+			claimed <- r.claimPath(as(t, newer), resource)
+		}
+	}()
+	if r.journal == "wal" {
+		require.NoError(t, <-claimed, "they have their snapshots")
+		claimed <- nil
+	}
+	r.awaitWaiter(t)
+	go func() { third <- run(0, nothing) }()
+	if r.kind == storetest.PostgreSQL && how != checkPath {
+		// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
+		require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
+		third <- fence.ErrStale
+	}
+	close(release[0])
+	require.NoError(t, <-results)
+	if r.kind != storetest.SQLite {
+		r.awaitWaiter(t)
+		require.Empty(t, claimed, "the claim has not waited for the second")
+	}
+	close(release[1])
+	require.NoError(t, <-results)
+	require.NoError(t, <-claimed)
+	err := <-third
+	if r.journal != "delete" && (!how.checks() || !transient(err)) { // there it may have come before the claim
+		require.ErrorIs(t, err, fence.ErrStale)
+	}
+	require.ErrorIs(t, run(0, nothing), fence.ErrStale)
 }
 
 // Conflicts at the mark do not count as attempts: neither those of one holder's goroutines, nor those of a claim with
@@ -167,33 +176,35 @@ func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
 		r.adapter = r.with(t, sqlfence.Options{Attempts: 1, Log: sqlfence.DefaultLog})
 		require.NoError(t, r.migrate(t.Context()))
 		const hands = 4
-		results := make(chan error, hands)
+		met, results := make(chan struct{}, hands), make(chan error, hands)
 		for token := older; token < older+5; token++ {
 			require.NoError(t, r.claim(as(t, token), resource))
-			ctx, next := as(t, token), as(t, token+1)
-			for _, calls := range []int{10, 1_000_000} { // the second time until it is refused
-				for range hands {
-					go func() {
-						var err error
-						for i := 0; i < calls && err == nil; i++ {
-							err = r.do(ctx, resource, false, nothing)
-							if err != nil && strings.Contains(err.Error(), "read/write dependencies") {
-								err = nil
-							}
+			ctx := as(t, token)
+			for range hands {
+				go func() {
+					var err error
+					for calls := 0; err == nil; calls++ { // until it is refused
+						if calls == 10 {
+							met <- struct{}{}
 						}
-						results <- err
-					}()
-				}
-				if calls > 10 {
-					require.NoError(t, r.claim(next, resource))
-				}
-				for range hands {
-					err := <-results
-					require.Equal(t, calls > 10, err != nil, "%v", err)
-					if err != nil {
-						require.ErrorIs(t, err, fence.ErrStale)
+						err = r.do(ctx, resource, false, nothing)
+						if err != nil && strings.Contains(err.Error(), "read/write dependencies") {
+							err = nil
+						}
 					}
+					results <- err
+				}()
+			}
+			for range hands {
+				select {
+				case <-met:
+				case err := <-results:
+					require.NoError(t, err)
 				}
+			}
+			require.NoError(t, r.claim(as(t, token+1), resource))
+			for range hands {
+				require.ErrorIs(t, <-results, fence.ErrStale)
 			}
 		}
 	})

@@ -26,8 +26,9 @@ func TestMarks_paths(t *testing.T) {
 					return err
 				},
 				Marks: func() any {
-					all, err := r.pairs(t.Context(), "SELECT token, read_token FROM leasefence_marks ORDER BY resource")
-					require.NoError(t, err)
+					var all string
+					query := r.list("resource", "CONCAT(token, '/', read_token)", "leasefence_marks")
+					require.NoError(t, r.scan(t.Context(), query, &all))
 					return all
 				},
 			}
@@ -160,7 +161,7 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
-			r, x, meet := segmentedRigs(t, level)
+			r, x, meet := meetingRigs(t, level, segmented)
 			path := resource + "/b"
 			require.NoError(t, r.claimPath(as(t, older), path))
 			// The newer writer claims and has not written yet: its write would be a conflict by itself.

@@ -29,10 +29,11 @@ func dial(write func(c *wire, b []byte) (int, error)) pgconn.DialFunc {
 // deadline passes.
 type wire struct {
 	net.Conn
-	write func(c *wire, b []byte) (int, error)
-	deaf  atomic.Bool
-	end   sync.Once
-	ended chan struct{}
+	write  func(c *wire, b []byte) (int, error)
+	locked bool // see afterTheLock
+	deaf   atomic.Bool
+	end    sync.Once
+	ended  chan struct{}
 }
 
 func (c *wire) Write(b []byte) (int, error) { return c.write(c, b) }
@@ -58,61 +59,58 @@ func (c *wire) Close() error {
 	return c.Conn.Close()
 }
 
-// The answer to COMMIT does not come: Do returns ErrUnknown, and fn does not run again, whether it was committed or
-// not.
+// The answer to COMMIT does not come, because the connection or the context ends: Do returns ErrUnknown, and fn does not
+// run again, whether COMMIT has arrived or not.
 func TestPgx_answerToCommitIsLost(t *testing.T) {
-	for _, c := range []struct {
-		name              string
-		arrives, canceled bool
-	}{
-		{"COMMIT is lost on its way", false, false},
-		{"the answer is lost on its way", true, false},
-		{"the context ends, COMMIT does not arrive", false, true},
-		{"the context ends before the answer", true, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			at(t, pgxPlaces, func(t *testing.T, r *rig) {
-				ctx, cancel := context.WithCancel(as(t, older))
-				defer cancel()
-				var lost atomic.Bool // the next COMMIT
-				send := func(wire *wire, b []byte) (int, error) {
-					if !bytes.Contains(b, []byte("commit\x00")) || !lost.CompareAndSwap(true, false) {
-						return wire.Conn.Write(b)
-					}
-					wire.deaf.Store(true)
-					if c.arrives {
-						_, err := wire.Conn.Write(b)
-						require.NoError(t, err)
-						require.Eventually(t, func() bool { return r.row(t).n == 1 }, patience, time.Millisecond)
-					}
-					if c.canceled {
-						cancel()
-						return len(b), nil
-					}
-					return len(b), wire.Close()
-				}
-				runs := 0
-				f, err := newPGX(r.open(t, dial(send)), sqlfence.Options{Isolation: r.level})
-				require.NoError(t, err)
-				err = f.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
-					runs++
-					lost.Store(true)
-					return write(ctx, tx, 0, older)
-				})
-				require.ErrorIs(t, err, pgxfence.ErrUnknown)
-				require.ErrorIs(t, err, sqlfence.ErrUnknown)
-				if c.canceled {
-					require.ErrorIs(t, err, context.Canceled)
-				}
-				require.Equal(t, 1, runs)
-				// The successor's claim waits for a transaction that has not ended.
-				require.NoError(t, r.claim(as(t, newer), resource))
-				want := row{}
-				if c.arrives {
-					want = row{n: 1, last: int64(older)}
-				}
-				require.Equal(t, want, r.row(t))
-			})
-		})
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
+		for _, arrives := range []bool{true, false} {
+			for _, canceled := range []bool{true, false} {
+				r.reset(t)
+				r.losesTheAnswer(t, arrives, canceled)
+			}
+		}
+	})
+}
+
+func (r *rig) losesTheAnswer(t *testing.T, arrives, canceled bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(as(t, older))
+	defer cancel()
+	var lost atomic.Bool // the next COMMIT
+	send := func(wire *wire, b []byte) (int, error) {
+		if !bytes.Contains(b, []byte("commit\x00")) || !lost.CompareAndSwap(true, false) {
+			return wire.Conn.Write(b)
+		}
+		wire.deaf.Store(true)
+		if arrives {
+			_, err := wire.Conn.Write(b)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return r.row(t).n == 1 }, patience, time.Millisecond)
+		}
+		if canceled {
+			cancel()
+			return len(b), nil
+		}
+		return len(b), wire.Close()
 	}
+	runs := 0
+	f, err := newPGX(r.open(t, dial(send)), sqlfence.Options{Isolation: r.level})
+	require.NoError(t, err)
+	err = f.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+		runs++
+		lost.Store(true)
+		return write(ctx, tx, 0, older)
+	})
+	require.ErrorIs(t, err, pgxfence.ErrUnknown)
+	if canceled {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Equal(t, 1, runs)
+	// The successor's claim waits for a transaction that has not ended.
+	require.NoError(t, r.claim(as(t, newer), resource))
+	want := row{}
+	if arrives {
+		want = row{n: 1, last: int64(older)}
+	}
+	require.Equal(t, want, r.row(t))
 }

@@ -38,34 +38,6 @@ func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 	})
 }
 
-// The context ends in a statement of fn, for which pgx closes the connection. The successor waits for its end.
-func TestPgx_contextEndsInAStatement(t *testing.T) {
-	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		ctx, cancel := context.WithCancel(as(t, older))
-		err := r.pgxMarks.Do(ctx, r.pool, resource, func(ctx context.Context, tx pgx.Tx) error {
-			require.NoError(t, write(ctx, pgxConn{tx}, 0, older))
-			go func() {
-				defer cancel()
-				r.awaitSleeper(ctx)
-			}()
-			_, err := tx.Exec(ctx, "SELECT pg_sleep(3600)")
-			return err
-		})
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, pgxfence.ErrUnknown, "nothing was sent")
-		require.NoError(t, r.pgxMarks.Claim(as(t, newer), r.pool, resource))
-		require.Zero(t, r.row(t).n)
-	})
-}
-
-// awaitSleeper returns when a statement sleeps, or ctx ends.
-func (r *rig) awaitSleeper(ctx context.Context) {
-	for n := 0; n == 0 && ctx.Err() == nil; {
-		_ = r.pool.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity "+
-			"WHERE datname = current_database() AND wait_event = 'PgSleep'").Scan(&n)
-	}
-}
-
 // Batches, COPY and savepoints of pgx run under the guard too.
 func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {

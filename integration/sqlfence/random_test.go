@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
@@ -52,7 +49,7 @@ func TestMarks_random(t *testing.T) {
 				s.Reads, s.ClaimRead = append(s.Reads, r.readTwice()), r.claimRead
 				s.Entries = func(ctx context.Context, resource string) (got []fencetest.Entry, err error) {
 					err = r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
-						got, err = entries(ctx, tx, resource)
+						got, err = r.entries(ctx, tx, resource)
 						return err
 					})
 					return got, err
@@ -75,7 +72,7 @@ func (r *rig) appendAs(how form) fencetest.Form {
 	}
 	f.Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
 		return r.runOn(ctx, resource, how, nowhere, func(ctx context.Context, tx conn) error {
-			got, err := entries(ctx, tx, resource)
+			got, err := r.entries(ctx, tx, resource)
 			if err != nil {
 				return err
 			}
@@ -94,12 +91,12 @@ func (r *rig) readTwice() fencetest.Form {
 		Name: r.String() + ", CheckRead",
 		Write: func(ctx context.Context, resource string, _ fencetest.Entry, saw func([]fencetest.Entry)) error {
 			return r.runOn(ctx, resource, checkRead, nowhere, func(ctx context.Context, tx conn) error {
-				first, err := entries(ctx, tx, resource)
+				first, err := r.entries(ctx, tx, resource)
 				if err != nil {
 					return err
 				}
 				saw(first)
-				again, err := entries(ctx, tx, resource)
+				again, err := r.entries(ctx, tx, resource)
 				if err == nil && !slices.Equal(first, again) {
 					err = fmt.Errorf("%w: %v, then %v", errChanged, first, again)
 				}
@@ -109,13 +106,24 @@ func (r *rig) readTwice() fencetest.Form {
 	}
 }
 
-func entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, error) {
-	pairs, err := tx.pairs(ctx, fmt.Sprintf("SELECT id, token FROM entries WHERE resource = '%s' ORDER BY id", resource))
-	all := make([]fencetest.Entry, len(pairs))
-	for i, pair := range pairs {
-		all[i] = fencetest.Entry{ID: pair[0], Token: fence.Token(pair[1])}
+func (r *rig) entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, error) {
+	var text string
+	if err := tx.scan(ctx, r.list("id", "token", "entries WHERE resource = '"+resource+"'"), &text); err != nil {
+		return nil, err
 	}
-	return all, err
+	return parse(text)
+}
+
+// parse reads entries such as "1:10 2:20".
+func parse(text string) (all []fencetest.Entry, err error) {
+	for word := range strings.FieldsSeq(text) {
+		var e fencetest.Entry
+		if _, err := fmt.Sscanf(word, "%d:%d", &e.ID, &e.Token); err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }
 
 // The same with a fence in each row, which orders the writes by their tokens. It does not protect reads.
@@ -123,7 +131,7 @@ func TestUpdateRow_random(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
 		r.must(t, "CREATE TABLE logs (id VARCHAR(64) PRIMARY KEY, entries TEXT, fence BIGINT NOT NULL)")
 		update := func(ctx context.Context, resource, set string) error {
-			return r.updateRow(ctx, nil, sqlfence.Row{Table: "logs", Key: "id", ID: resource}, set)
+			return r.updateRow(ctx, r.conn, sqlfence.Row{Table: "logs", Key: "id", ID: resource}, set)
 		}
 		insert := "INSERT INTO logs VALUES ('%s', '', 0) ON CONFLICT DO NOTHING"
 		add := "entries = entries || ' %d:%d'"
@@ -145,26 +153,13 @@ func TestUpdateRow_random(t *testing.T) {
 				if err := update(ctx, resource, "entries = entries"); err != nil {
 					return nil, err
 				}
-				err := r.scan(ctx, fmt.Sprintf("SELECT entries FROM logs WHERE id = '%s'", resource), &text)
-				return parse(t, text), err
+				if err := r.scan(ctx, fmt.Sprintf("SELECT entries FROM logs WHERE id = '%s'", resource), &text); err != nil {
+					return nil, err
+				}
+				return parse(text)
 			},
 			Ordered: true,
 			Again:   again,
 		})
 	})
-}
-
-// parse reads what UpdateRow has appended.
-func parse(t *testing.T, text string) []fencetest.Entry {
-	t.Helper()
-	var all []fencetest.Entry
-	for word := range strings.FieldsSeq(text) {
-		id, token, _ := strings.Cut(word, ":")
-		n, err := strconv.ParseInt(id, 10, 64)
-		require.NoError(t, err)
-		m, err := strconv.ParseInt(token, 10, 64)
-		require.NoError(t, err)
-		all = append(all, fencetest.Entry{ID: n, Token: fence.Token(m)})
-	}
-	return all
 }

@@ -2,11 +2,9 @@ package sqlfence_test
 
 import (
 	"bytes"
-	"context"
 	"database/sql"
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
@@ -40,15 +37,17 @@ func segmented(c *wire, b []byte, meet *atomic.Pointer[func()]) (int, error) {
 	return execute + n, err
 }
 
-// segmentedRigs returns r, a rig at read committed, where a writer's check alone raises the mark, and x, a rig at level
-// whose guards call meet.
-func segmentedRigs(t *testing.T, level sql.IsolationLevel) (r, x *rig, meet *atomic.Pointer[func()]) {
+// meetingRigs returns r, a rig at read committed, where a writer's check alone raises the mark, and x, a rig at level
+// whose guards call meet. write sends what x writes.
+func meetingRigs(t *testing.T, level sql.IsolationLevel,
+	write func(c *wire, b []byte, meet *atomic.Pointer[func()]) (int, error),
+) (r, x *rig, meet *atomic.Pointer[func()]) {
 	t.Helper()
 	r = newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
 	x = &rig{place: r.place, store: r.store, db: r.db}
 	x.level = level
 	meet = new(atomic.Pointer[func()])
-	x.pool = x.open(t, dial(func(c *wire, b []byte) (int, error) { return segmented(c, b, meet) }))
+	x.pool = x.open(t, dial(func(c *wire, b []byte) (int, error) { return write(c, b, meet) }))
 	x.adapter = x.with(t, sqlfence.Options{})
 	return r, x, meet
 }
@@ -65,7 +64,7 @@ func TestMarks_CheckRead_locksAnOldVersion(t *testing.T) {
 
 func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 	t.Helper()
-	r, x, meet := segmentedRigs(t, level)
+	r, x, meet := meetingRigs(t, level, segmented)
 	require.NoError(t, r.claimRead(asReader(t, older), resource))
 	between := func() { r.newerCome(t, func() error { return r.increment(as(t, newer), how, nowhere) }) }
 	meet.Store(&between)
@@ -112,68 +111,37 @@ func (r *rig) awaitSnapshot(t *testing.T) {
 	}, patience, time.Millisecond, "the guard has no snapshot")
 }
 
-// raisedTx calls then once, after the first statement that locks for a reader.
-type raisedTx struct {
-	pgx.Tx
-
-	then func()
-}
-
-func (tx *raisedTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	row := tx.Tx.QueryRow(ctx, query, args...)
-	then := tx.then
-	if !strings.Contains(query, "FOR KEY SHARE") || then == nil {
-		return row
+// afterTheLock calls meet once, before the statement that follows a reader's guard.
+func afterTheLock(c *wire, b []byte, meet *atomic.Pointer[func()]) (int, error) {
+	locks := bytes.Contains(b, []byte("FOR KEY SHARE"))
+	if c.locked && !locks {
+		if met := meet.Swap(nil); met != nil {
+			(*met)()
+		}
 	}
-	tx.then = nil
-	return scanned{row, then}
-}
-
-type scanned struct {
-	pgx.Row
-
-	then func()
-}
-
-func (s scanned) Scan(dest ...any) error {
-	defer s.then()
-	return s.Row.Scan(dest...)
+	c.locked = locks
+	return c.Conn.Write(b)
 }
 
 // A guard finds the read mark too low to lock it, and then another holder raises it: the guard that passes has a lock.
 func TestMarks_markRaisedBetweenAReadersStatements(t *testing.T) {
-	m, err := pgxfence.New(pgxfence.Options{})
-	require.NoError(t, err)
-	for name, row := range map[string]struct {
-		check         func(r *rig, tx pgx.Tx) error
-		raised, claim func(r *rig) error
-	}{
-		"CheckRead": {
-			func(_ *rig, tx pgx.Tx) error { return m.CheckRead(asReader(t, older), tx, resource) },
-			func(r *rig) error { return r.claimRead(asReader(t, older+1), resource) },
-			func(r *rig) error { return r.claim(as(t, newer), resource) },
-		},
-		"CheckPath": {
-			func(r *rig, tx pgx.Tx) error {
-				require.NoError(t, r.claim(as(t, older), resource+"/a"))
-				return m.CheckPath(as(t, older), tx, resource+"/a")
-			},
-			func(r *rig) error { return r.claimPath(as(t, older+1), resource+"/b") },
-			func(r *rig) error { return r.claimPath(as(t, newer), resource) },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, pgxPlace)
-			tx, err := r.pool.Begin(t.Context())
+	for _, how := range []form{checkRead, checkPath} {
+		t.Run(string(how), func(t *testing.T) {
+			r, x, meet := meetingRigs(t, sql.LevelReadCommitted, afterTheLock)
+			ctx, node := asReader(t, older), resource
+			raise := func() { require.NoError(t, r.claimRead(asReader(t, older+1), resource)) }
+			if how == checkPath {
+				ctx, node = as(t, older), resource+"/a"
+				require.NoError(t, r.claim(ctx, node))
+				raise = func() { require.NoError(t, r.claimPath(as(t, older+1), resource+"/b")) }
+			}
+			meet.Store(&raise)
+			transaction := func(at func(step)) error { return x.runOn(ctx, node, how, at, nothing) }
+			claim := func() error { return r.claimPath(as(t, newer), resource) } // of one node, it equals Claim
+			err, claimed := r.meets(t, transaction, guarded, waits, claim)
 			require.NoError(t, err)
-			defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // It has ended if the test passes.
-			require.NoError(t, row.check(r, &raisedTx{tx, func() { require.NoError(t, row.raised(r)) }}))
-			claimed := make(chan error, 1)
-			go func() { claimed <- row.claim(r) }()
-			r.awaitWaiterOrAnswer(t, claimed)
-			require.Empty(t, claimed, "the claim has not waited")
-			require.NoError(t, tx.Rollback(t.Context()))
-			require.NoError(t, <-claimed)
+			require.NoError(t, claimed)
+			require.Nil(t, meet.Load(), "meet was not called")
 		})
 	}
 }

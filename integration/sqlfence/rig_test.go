@@ -109,12 +109,13 @@ func (p place) readersLock() bool {
 	return p.journal == "delete" || p.kind == storetest.MariaDB && p.level == sql.LevelSerializable
 }
 
-// arg is the n-th placeholder of a statement.
-func (p place) arg(n int) string {
-	if p.kind == storetest.PostgreSQL {
-		return fmt.Sprintf("$%d", n)
+// list is a query for the pairs of two columns, such as "1:10 2:20", in the order of the first.
+func (p place) list(first, second, from string) string {
+	pairs := "string_agg(CONCAT(%[1]s, ':', %[2]s), ' ' ORDER BY %[1]s)"
+	if p.kind == storetest.MariaDB {
+		pairs = "GROUP_CONCAT(CONCAT(%[1]s, ':', %[2]s) ORDER BY %[1]s SEPARATOR ' ')"
 	}
-	return "?"
+	return fmt.Sprintf("SELECT COALESCE("+pairs+", '') FROM %[3]s", first, second, from)
 }
 
 func everywhere(t *testing.T, test func(t *testing.T, r *rig)) {

@@ -39,9 +39,10 @@ func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 // The rule is the same Go code everywhere; here each dialect and each library shows that it stores and reads the marks.
 func TestMarks_rules(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		lax := &rig{place: r.place, store: r.store, db: r.db, pool: r.pool}
-		lax.adapter = lax.with(t, sqlfence.Options{AllowUnnamed: true})
-		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Marks: r.marks}
+		told, lax := &fencetest.Told{}, &rig{place: r.place, db: r.db, pool: r.pool}
+		r.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks()})
+		lax.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks(), AllowUnnamed: true})
+		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Told: told, Marks: r.marks}
 		rules.Decide(t)
 		rules.Names(t, 255)
 	})
