@@ -46,7 +46,9 @@ func TestGuard_Do_newerTokenWaits(t *testing.T) {
 	waiting["Load"] = func(g *fence.Guard, resource string, t fence.Token) error {
 		return g.Load(map[string]fence.Token{resource: t})
 	}
-	waiting["Move"] = func(g *fence.Guard, resource string, t fence.Token) error { return g.Move(resource, t, "ledger") }
+	waiting["Move"] = func(g *fence.Guard, resource string, t fence.Token) error {
+		return g.Move(resource, t, "ledger")
+	}
 	for name, verb := range waiting {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

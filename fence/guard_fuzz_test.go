@@ -84,7 +84,7 @@ func decides(t *testing.T, calls []byte) {
 		default:
 			marks, want = marks.After(fencetest.Verb{Reads: reads}, tok, "", false)
 		}
-		fencetest.RequireRefusal(t, want, err, resource, fmt.Sprint(calls[:3]))
+		fencetest.RequireRefusal(t, want, err, resource, fmt.Sprintf("%d", calls[:3]))
 		model[resource] = marks.Normal()
 		require.Equal(t, model[resource], marksOf(g, resource).Normal())
 	}

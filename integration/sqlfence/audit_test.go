@@ -163,8 +163,8 @@ func TestMarks_Check_trailDelaysNoOtherResource(t *testing.T) {
 	})
 }
 
-// A path's holder has a tenure at the path's end. It is a writer also where a node above refuses it. Readers have neither
-// tenures nor refusals there, but a reader's mark refuses a writer.
+// A path's holder has a tenure at the path's end. It is a writer also where a node above refuses it. Readers have
+// neither tenures nor refusals there, but a reader's mark refuses a writer.
 func TestMarks_History_pathsAndReaders(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
 		audited(t, r)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// BenchmarkCost times one transaction, a read-modify-write of one row, without a fence and with each form, on PostgreSQL.
+// BenchmarkCost times one transaction on PostgreSQL, a read-modify-write of one row, without a fence and with each form.
 // The forms take turns within each round, so that all have the same noise. It reports the median of each form and its
 // ratio to the unfenced median.
 func BenchmarkCost(b *testing.B) {

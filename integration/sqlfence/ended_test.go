@@ -29,7 +29,7 @@ func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
 			for _, how := range []form{do, doShared} {
 				r.reset(t)
 				require.NoError(t, r.claim(as(t, older), resource))
-				err := r.run(as(t, older), how, nowhere, func(ctx context.Context, tx conn) error {
+				err := r.runOn(as(t, older), resource, how, nowhere, func(ctx context.Context, tx conn) error {
 					for one := range strings.SplitSeq(all, "; ") {
 						if err := tx.exec(ctx, one); err != nil {
 							return err

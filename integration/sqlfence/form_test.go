@@ -65,12 +65,8 @@ func (r *rig) incrementOn(ctx context.Context, resource string, how form, at fun
 	return n, err
 }
 
-// run runs body in a transaction that the form guards.
-func (r *rig) run(ctx context.Context, how form, at func(step), body func(context.Context, conn) error) error {
-	return r.runOn(ctx, resource, how, at, body)
-}
-
-// runOn calls at at each step that the form has, again if it is repeated.
+// runOn runs body in a transaction that the form guards. It calls at at each step that the form has, again if it is
+// repeated.
 func (r *rig) runOn(ctx context.Context, resource string, how form, at func(step),
 	body func(context.Context, conn) error,
 ) (err error) {

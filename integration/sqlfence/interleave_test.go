@@ -15,7 +15,8 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// arrival is how a newer holder comes: with a claim, as the documents require, with a move to its lock, or with neither.
+// arrival is how a newer holder comes: with a claim, as the documents require, with a move to its lock, or with
+// neither.
 type arrival struct {
 	how           form
 	claims, moves bool
@@ -119,8 +120,8 @@ func (r *rig) incrementOf(ctx context.Context, how form) func(at func(step)) err
 	return func(at func(step)) error { return r.increment(ctx, how, at) }
 }
 
-// A newer writer or reader comes at every step of an older writer's transaction: it waits for the transaction, reads what
-// it has written, and later ones are refused.
+// A newer writer or reader comes at every step of an older writer's transaction: it waits for the transaction, reads
+// what it has written, and later ones are refused.
 func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		everyStep(func(how form, when step) {

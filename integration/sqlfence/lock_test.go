@@ -23,13 +23,13 @@ func readerOf(t *testing.T, lock string, token fence.Token) context.Context {
 }
 
 // requireOther requires the refusal of a token because of its lock.
-func requireOther(t *testing.T, err error, reads bool, lock string, token fence.Token, follows string) {
+func requireOther(t *testing.T, err error, lock string, token fence.Token, follows string) {
 	t.Helper()
 	require.ErrorIs(t, err, fence.ErrOtherLock)
 	require.NotErrorIs(t, err, fence.ErrStale)
 	other, ok := errors.AsType[*fence.OtherLockError](err)
 	require.True(t, ok)
-	require.Equal(t, fence.OtherLockError{Resource: resource, Token: token, Read: reads, Lock: lock, Follows: follows}, *other)
+	require.Equal(t, fence.OtherLockError{Resource: resource, Token: token, Lock: lock, Follows: follows}, *other)
 }
 
 // The claim of another lock comes at every step of a transaction. The resource follows the transaction's lock, or no
@@ -56,7 +56,7 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 	err, arrived := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, mayPass, come)
 	if named || !when.before() {
 		require.NoError(t, err)
-		requireOther(t, arrived, false, "report", newer, "accounts")
+		requireOther(t, arrived, "report", newer, "accounts")
 		require.Equal(t, "accounts", r.marks(t, resource).Lock)
 		require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere), "the refused claim has no effect")
 		require.EqualValues(t, 2, r.row(t).n)
@@ -64,7 +64,7 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 	}
 	require.NoError(t, arrived)
 	if !how.checks() || !transient(err) {
-		requireOther(t, err, false, "accounts", older, "report")
+		requireOther(t, err, "accounts", older, "report")
 	}
 	require.Zero(t, r.row(t).n)
 }

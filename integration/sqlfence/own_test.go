@@ -65,8 +65,8 @@ func (r *rig) oneAfterTheOther(t *testing.T, resource string, how, then form) {
 	require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
 }
 
-// Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits for
-// both, and refuses later ones: otherwise transactions that overlap would keep it waiting.
+// Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits
+// for both, and refuses later ones: otherwise transactions that overlap would keep it waiting.
 func TestMarks_sideBySide(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
 		for _, how := range []form{doShared, checkShared, checkPath, checkRead} {
@@ -75,7 +75,8 @@ func TestMarks_sideBySide(t *testing.T) {
 				case r.kind == storetest.SQLite && how != checkRead: // one writer at a time
 				case newerReads && !how.shared(): // it conflicts with neither
 				default:
-					t.Run(fmt.Sprintf("%s, newer reader %t", how, newerReads), func(t *testing.T) { r.sideBySide(t, how, newerReads) })
+					name := fmt.Sprintf("%s, newer reader %t", how, newerReads)
+					t.Run(name, func(t *testing.T) { r.sideBySide(t, how, newerReads) })
 				}
 			}
 		}
@@ -92,7 +93,8 @@ func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 	case checkRead:
 		tokens, tenure, claim = [2]fence.Token{older + 1, older}, asReader, r.claimRead
 	}
-	for i, node := range nodes { // otherwise the two would claim, and a claim waits for transactions with a lock on the mark
+	// Otherwise the two would claim, and a claim waits for transactions with a lock on the mark.
+	for i, node := range nodes {
 		require.NoError(t, claim(tenure(t, tokens[i]), node))
 	}
 	run := func(i int, body func(context.Context, conn) error) error {

@@ -165,7 +165,9 @@ func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 			path := resource + "/b"
 			require.NoError(t, r.claimPath(as(t, older), path))
 			// The newer writer claims and has not written yet: its write would be a conflict by itself.
-			between := func() { r.newerCome(t, func() error { return r.run(as(t, newer), check, nowhere, nothing) }) }
+			between := func() {
+				r.newerCome(t, func() error { return r.runOn(as(t, newer), resource, check, nowhere, nothing) })
+			}
 			meet.Store(&between)
 			_, err := x.incrementOn(as(t, older), path, checkPath, nowhere)
 			require.Nil(t, meet.Load(), "meet was not called")

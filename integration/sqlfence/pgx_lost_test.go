@@ -59,8 +59,8 @@ func (c *wire) Close() error {
 	return c.Conn.Close()
 }
 
-// The answer to COMMIT does not come, because the connection or the context ends: Do returns ErrUnknown, and fn does not
-// run again, whether COMMIT has arrived or not.
+// The answer to COMMIT does not come, because the connection or the context ends: Do returns ErrUnknown, and fn does
+// not run again, whether COMMIT has arrived or not.
 func TestPgx_answerToCommitIsLost(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		for _, arrives := range []bool{true, false} {

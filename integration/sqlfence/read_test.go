@@ -18,7 +18,7 @@ func asReader(t *testing.T, token fence.Token) context.Context {
 
 // checked runs body in a transaction under CheckRead.
 func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) error) error {
-	return r.run(ctx, checkRead, at, func(_ context.Context, tx conn) error { return body(tx) })
+	return r.runOn(ctx, resource, checkRead, at, func(_ context.Context, tx conn) error { return body(tx) })
 }
 
 // A newer writer comes at every step of a reader's transaction, which reads the same data until it ends.

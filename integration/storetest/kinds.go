@@ -19,8 +19,8 @@ const (
 	MariaDB    Kind = "MariaDB"
 	SQLite     Kind = "SQLite"
 
-	// DurablePostgreSQL flushes its log at each commit, as in production. The others do not, which is faster and makes no
-	// difference to clients.
+	// DurablePostgreSQL flushes its log at each commit, as in production. The others do not, which is faster and makes
+	// no difference to clients.
 	DurablePostgreSQL Kind = "durable PostgreSQL"
 )
 

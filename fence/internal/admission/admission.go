@@ -9,8 +9,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 )
 
-// Token returns the token that ctx carries, a reader's if reads is set. The error matches [fence.ErrInvalidToken] if ctx
-// carries none of that kind, or one of an era above maxEra; see [fence.Token.CheckEra].
+// Token returns the token that ctx carries, a reader's if reads is set. The error matches [fence.ErrInvalidToken] if
+// ctx carries none of that kind, or one of an era above maxEra; see [fence.Token.CheckEra].
 func Token(ctx context.Context, reads bool, maxEra uint16) (fence.Token, error) {
 	kind, want := "a writer's", "a lock, or one of fence.NewContext"
 	if reads {

@@ -30,8 +30,8 @@ func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
 				// Without this type: if a function of Do returns the error, that Do must not begin again for it.
 				return fmt.Errorf("%w, after: %w", context.Cause(ctx), behind.error)
 			}
-			// Another transaction has committed and op has done nothing, so the system makes progress, and counting would
-			// only let others exhaust the attempts. A pause would let later transactions lock the mark first.
+			// Another transaction has committed and op has done nothing, so the system makes progress, and counting
+			// would only let others exhaust the attempts. A pause would let later transactions lock the mark first.
 			continue
 		}
 		if err == nil || !e.repeatable(err) {

@@ -31,18 +31,10 @@ func TestEncodeLock_fitsIntoAHeader(t *testing.T) {
 }
 
 func TestDecodeLock_errors(t *testing.T) {
-	for text, want := range map[string]string{
-		"%61": `is "%61", want UTF-8 in which "%" and two upper-case hex digits stand for each byte ` +
-			`but A-Z, a-z, 0-9 and "-._~/"`,
-		"":                        "has 0 bytes, want 1 to 2304",
-		strings.Repeat("a", 2305): "has 2305 bytes, want 1 to 2304",
-		"a%00":                    `is "a\x00", want UTF-8 without NUL`,
-		"%FF":                     `is "\xff", want UTF-8 without NUL`,
-	} {
-		_, err := wire.DecodeLock([]string{text})
-		require.EqualError(t, err, "fence: invalid token: its lock's name "+want)
-	}
-	_, err := wire.DecodeLock([]string{"a", "a"})
+	_, err := wire.DecodeLock([]string{"%61"})
+	require.EqualError(t, err, `fence: invalid token: its lock's name is "%61", want UTF-8 in which "%" and two upper-case `+
+		`hex digits stand for each byte but A-Z, a-z, 0-9 and "-._~/"`)
+	_, err = wire.DecodeLock([]string{"a", "a"})
 	require.EqualError(t, err, "fence: invalid token: its lock's name has 2 values, want 1")
 	lock, err := wire.DecodeLock(nil)
 	require.NoError(t, err)
@@ -52,7 +44,7 @@ func TestDecodeLock_errors(t *testing.T) {
 func FuzzDecodeLock(f *testing.F) {
 	for _, text := range []string{
 		"", "accounts", "a%2Cb", "%C3%A9", "%FF", "%00", "a b", "a,b", "a+b", "é", "a\n", "%", "%2", "%zz", "%c3%a9", "%C3%a9",
-		"%61", "%2F", "%2D", "a;b", `"a"`, "a%",
+		"%61", "%2F", "%2D", "a;b", `"a"`, "a%", strings.Repeat("a", 2304), strings.Repeat("a", 2305),
 	} {
 		f.Add(text)
 	}
