@@ -33,9 +33,16 @@
 //
 // # Guarantee
 //
-// Once Claim has returned for a token, no transaction that passed the check with an older token commits. So no older
-// token changes what the holder reads from then on. This needs no clock and holds at every isolation level, in every
-// exec mode of pgx. For the levels of PostgreSQL see package sqlfence.
+// Once Claim has returned for a token, no transaction that passed the check with an older token commits. Claim waits
+// until those that are under way have ended, and later ones are refused with [fence.ErrStale]. So no older token
+// changes what the holder reads from then on. This needs no clock and holds at every isolation level, in every exec
+// mode of pgx:
+//
+//	read committed              the guard waits for the mark's row and compares its newest version
+//	repeatable read and above   a mark that moved since the snapshot is a serialization failure
+//
+// At repeatable read and above, a transaction does not pass if its snapshot may be older than the last write under an
+// older token: Do begins again, and Check returns [ErrUnclaimed].
 //
 // # No guarantee
 //
