@@ -26,7 +26,11 @@ var arrivals = []arrival{
 	{how: do, claims: true},
 	{how: do, moves: true},
 	{how: checkRead, claims: true},
-	{how: checkRead}, {how: do}, {how: doShared}, {how: check}, {how: checkShared},
+	{how: checkRead},
+	{how: do},
+	{how: doShared},
+	{how: check},
+	{how: checkShared},
 }
 
 // arrive is the first transaction of a holder. It returns what it has read.
