@@ -119,3 +119,21 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestToken_UnmarshalText_leavesTheTokenOnError(t *testing.T) {
+	got := fence.Token(54)
+	require.ErrorIs(t, got.UnmarshalText([]byte("055")), fence.ErrInvalidToken)
+	require.Equal(t, fence.Token(54), got)
+
+	require.Error(t, json.Unmarshal([]byte(`55`), &got), "a JSON number may have been rounded")
+	require.Equal(t, fence.Token(54), got)
+}
+
+func TestToken_MarshalText_refusesInvalid(t *testing.T) {
+	for _, tok := range []fence.Token{0, -1, 1 << 48} {
+		text, err := tok.MarshalText()
+		require.ErrorIs(t, err, fence.ErrInvalidToken)
+		require.ErrorContains(t, err, tok.String())
+		require.Empty(t, text)
+	}
+}

@@ -299,3 +299,16 @@ func TestSession_Close_behindABlackHole_withAnEarlierLease(t *testing.T) {
 		require.Equal(t, usable+10*time.Second, e.now())
 	})
 }
+
+func TestSession_Close_boundedWhileAskingWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.at(time.Second)
+		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
+		require.True(t, e.srv.Delete(l.Key()))
+		synctest.Wait()
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Equal(t, time.Second, e.now())
+	})
+}

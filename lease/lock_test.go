@@ -237,3 +237,9 @@ func TestLock_Context_carriesTheName(t *testing.T) {
 		}))
 	})
 }
+
+func TestLockedError_clipsWhatPeopleWrote(t *testing.T) {
+	err := &lease.LockedError{Name: "a", Owner: strings.Repeat("ä", 1000)}
+	require.Less(t, len(err.Error()), 200)
+	require.Contains(t, err.Error(), strings.Repeat("ä", 32)+"…")
+}

@@ -308,3 +308,56 @@ func TestLock_concurrentCalls(t *testing.T) {
 		time.Sleep(time.Second)
 	})
 }
+
+// A cancelled acquisition leaves nothing behind.
+func TestLock_acquisitionThatIsCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		require.ErrorIs(t, a.Create(ctx, a.leaderRecord()), context.DeadlineExceeded)
+		synctest.Wait() // for the revocation
+		require.Empty(t, a.srv.Leases())
+		require.Empty(t, a.srv.Keys(key))
+	})
+}
+
+// A short call too has time for a second attempt at each of its requests.
+func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		record := a.leaderRecord()
+		record.LeaseDurationSeconds = 1
+		for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce, fakeetcd.Txn} {
+			a.c.Inject(method, fakeetcd.Fault{Lose: fakeetcd.Request, Times: 1})
+		}
+		began := time.Now()
+		require.NoError(t, a.Create(t.Context(), record))
+		require.Less(t, time.Since(began), time.Second/4)
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request, Times: 1})
+		began = time.Now()
+		require.NoError(t, a.Update(t.Context(), record))
+		require.Less(t, time.Since(began), time.Second/4)
+	})
+}
+
+// An acquisition does not wait until the lease of the tenure before is revoked.
+func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		a.create(t)
+		require.NoError(t, a.Update(t.Context(), released()))
+		a.get(t)
+		a.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request})
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: timeout / 8})
+		began := time.Now()
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		require.Equal(t, timeout/8, time.Since(began))
+		a.c.Reset()
+		time.Sleep(leaseDuration - margin)
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		time.Sleep(margin + time.Second)
+		require.Len(t, a.srv.Leases(), 1, "the old lease has expired")
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -52,6 +53,18 @@ func TestLock_closesASilentStream(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.Equal(t, began, time.Now())
+		require.Len(t, a.c.KeepAliveStreams(), 2)
+	})
+}
+
+// If the client's auth token expires during a tenure, the renewal opens another stream, with another token.
+func TestLock_renewsAfterItsAuthTokenHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		a.create(t)
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+		a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCInvalidAuthToken})
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		require.Len(t, a.c.KeepAliveStreams(), 2)
 	})
 }

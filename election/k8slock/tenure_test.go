@@ -164,3 +164,14 @@ func TestLock_NewContext_endsBeforeARelease(t *testing.T) {
 		require.ErrorIs(t, context.Cause(works[0]), k8slock.ErrStopped)
 	})
 }
+
+// If the lease is revoked between its grant and the write of the record, the acquisition fails.
+func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
+		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(a.srv.Leases()[0].ID) })
+		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
+		a.requireNoTenure(t)
+	})
+}

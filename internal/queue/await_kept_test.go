@@ -349,3 +349,69 @@ func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
 		require.Zero(t, e.srv.Watchers())
 	})
 }
+
+// A key is used again. The kept watch has an event of the earlier contender's end, from when nobody waited: it is not
+// the end of the present one.
+func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		e.rounds(t, other)
+		other.leave(t, other.enter(t, "1"))
+		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
+		got := e.await(t.Context(), ours)
+		requirePending(t, got)
+		other.leave(t, theirs)
+		require.NoError(t, receive(t, got).err)
+	})
+}
+
+// The owner leaves and enters again with the same key before the event of its end arrives. It is behind the waiter now.
+func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		other := e.another(t)
+		theirs, _, got := e.behindKept(t, other)
+		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: 10 * time.Millisecond})
+		other.leave(t, theirs)
+		again, at := other.enter(t, "1"), e.now()
+		require.False(t, again.ahead.None)
+		requirePending(t, got)
+		granted := receive(t, got)
+		require.NoError(t, granted.err)
+		require.Equal(t, at+10*time.Millisecond, granted.at)
+	})
+}
+
+// Somebody deletes the waiter's own key: the wait soon fails.
+func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		_, ours, got := e.behindKept(t, e.another(t))
+		at := e.now()
+		require.True(t, e.srv.Delete(ours.Key))
+		gone := receive(t, got)
+		require.ErrorIs(t, gone.err, queue.ErrGone)
+		require.LessOrEqual(t, gone.at-at, queue.GuardAfter)
+	})
+}
+
+// The key ahead is taken off its lease, and is no contender any more. Neither a kept watch nor one that is to be kept
+// shows that; the wait notices soon.
+func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
+	for _, key := range []string{"1", "3"} { // watched before, and not
+		bubble(t, func(e *env) {
+			t := e.t
+			other := e.another(t)
+			e.rounds(t, other)
+			theirs := other.enter(t, key)
+			got := e.await(t.Context(), e.enter(t, "2"))
+			requirePending(t, got)
+			at := e.now()
+			e.srv.Put(theirs.Key, "somebody else's")
+			granted := receive(t, got)
+			require.NoError(t, granted.err)
+			require.LessOrEqual(t, granted.at-at, queue.GuardAfter)
+		})
+	}
+}
