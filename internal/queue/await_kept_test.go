@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
@@ -159,56 +158,6 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The owner's key is taken off its lease and put back on it, so it is the owner again. The contender behind it gives
-// up.
-func TestQueue_Await_displacedOwner(t *testing.T) {
-	const keeping, kept = 1, 2 // rounds before
-	for name, before := range map[string]struct {
-		rounds int
-		await  func(*env, context.Context, place) <-chan outcome[struct{}]
-	}{
-		"by watches of its own": {}, "by watches that may be kept": {keeping, (*env).await}, "by kept watches": {kept, (*env).await},
-		"by kept watches that show puts": {kept, (*env).awaitOwn},
-	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
-			other := e.another(t)
-			for range before.rounds {
-				owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
-				got := before.await(e, t.Context(), ours)
-				other.leave(t, owner)
-				synctest.Wait()
-				other.leave(t, next)
-				require.NoError(t, receive(t, got).err)
-				e.leave(t, ours)
-			}
-			owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
-			got := e.await(t.Context(), ours)
-			e.srv.Put(owner.Key, "off its lease")
-			synctest.Wait()
-			_, err := other.c.Put(t.Context(), owner.Key, "back", clientv3.WithLease(other.lease))
-			require.NoError(t, err)
-			other.leave(t, next)
-			synctest.Wait()
-			requirePending(t, got)
-			other.leave(t, owner)
-			require.NoError(t, receive(t, got).err)
-		})
-	}
-}
-
-// The owner is on the waiter's own lease, which is revoked: the end of the owner's key is not the waiter's turn.
-func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		e.enter(t, "1")
-		ours := e.enter(t, "2")
-		got := e.await(t.Context(), ours)
-		require.NoError(t, e.srv.Revoke(e.lease))
-		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
-	})
 }
 
 // Whatever happens to the kept watch, the waiter does not miss its turn.

@@ -86,10 +86,11 @@ func (q *Queue) verify(ctx context.Context, list []*Guarded, skip func(*Guarded)
 		for i, e := range part {
 			kv := first(resp.Responses[i].GetResponseRange().Kvs)
 			switch {
+			case kv != nil && kv.CreateRevision == e.Rev && kv.ModRevision == e.Rev: // as it was put, like nearly all
 			case skip(e):
 			case kv == nil || kv.CreateRevision != e.Rev:
 				e.Ended(Deleted)
-			case kv.ModRevision != e.Rev:
+			default:
 				e.written(kv)
 			}
 		}
