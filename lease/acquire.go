@@ -38,7 +38,7 @@ type mode struct {
 	names []string // for the hooks; nil: the one name that is acquired
 	more  []string // the further names of a set; those of a tree are entered as a reader
 	try   bool     // fail instead of waiting
-	// enter takes the place of [contender.take] for some kinds. It returns the contender that is the first: another one
+	// enter, if not nil, is called instead of [contender.take]. It returns the contender that is the first: another one
 	// than its argument where that was replaced.
 	enter func(*contender, context.Context) (*contender, error)
 }
@@ -256,7 +256,7 @@ func (c *contender) hold(ctx context.Context) (*Lock, error) {
 	c.g.served.Store(true)
 	c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
 	if c.maxHold > 0 {
-		l.bound = time.AfterFunc(c.maxHold, func() {
+		l.timer = time.AfterFunc(c.maxHold, func() {
 			c.g.checkDeadline() // a loss that has already happened comes first
 			c.end(ErrMaxHold)
 		})

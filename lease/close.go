@@ -26,7 +26,7 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing {
 		s.mu.Unlock()
-		if !closes(ctx, s.closed) {
+		if !awaitClosed(ctx, s.closed) {
 			return fmt.Errorf("lease: close: %w", context.Cause(ctx))
 		}
 		return s.closeErr
@@ -42,7 +42,7 @@ func (s *Session) Close(ctx context.Context) error {
 
 	g.endHandles(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
 	go s.finish(ctx, g)
-	if closes(ctx, s.closed) {
+	if awaitClosed(ctx, s.closed) {
 		return s.closeErr
 	}
 	// Every request ends with ctx, but something in the caller's client, such as an interceptor, may ignore its
@@ -83,8 +83,8 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	close(s.closed)
 }
 
-// closes waits until ch is closed or ctx ends, and reports whether ch is closed.
-func closes(ctx context.Context, ch <-chan struct{}) bool {
+// awaitClosed waits until ch is closed or ctx ends, and reports whether ch is closed.
+func awaitClosed(ctx context.Context, ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 	case <-ctx.Done():
@@ -100,7 +100,7 @@ func closes(ctx context.Context, ch <-chan struct{}) bool {
 // release waits until no acquisition waits and no function runs under Do, and then removes everything of the session
 // from the server.
 func (s *Session) release(ctx context.Context, g *grant) error {
-	if !closes(ctx, s.idle) {
+	if !awaitClosed(ctx, s.idle) {
 		return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
 	}
 	// The server may still have earlier leases, with the keys of locks that were lost and not unlocked. These leases expire

@@ -20,7 +20,7 @@ type Lock struct {
 	token fence.Token
 	made  sync.Once       // makes ctx on first use
 	ctx   context.Context //nolint:containedctx // the contender's life, with the token
-	bound *time.Timer     // nil without WithMaxHold
+	timer *time.Timer     // of WithMaxHold; nil without
 
 	unlocked    atomic.Bool
 	unconfirmed atomic.Bool // unlocked, but the deletion of the key is not confirmed

@@ -73,10 +73,11 @@ func NewSession(ctx context.Context, client *clientv3.Client, opts Options) (*Se
 	}
 	s := newSession(client, opts)
 	waiting, stop := context.WithCancel(ctx)
-	s.wg.Go(func() { s.logWhile(waiting) })
+	var logs sync.WaitGroup
+	logs.Go(func() { s.logWhile(waiting) })
 	g, err := s.takeLease(ctx)
 	stop()
-	s.wg.Wait()
+	logs.Wait()
 	if err != nil {
 		return nil, fmt.Errorf("lease: new session: %w", err)
 	}

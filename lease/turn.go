@@ -113,7 +113,7 @@ func (c *contender) pass() { c.g.give(c.g.turns.leave(c), place{}) }
 func (c *contender) passOn() { c.g.give(c.inherit(c.g.turns.leave(c))) }
 
 // inherit returns what next gets of c's place: all of it if c has one for certain and next has the same text for people,
-// otherwise nothing, and c's key is deleted.
+// otherwise nothing, and c's key is deleted. A try that has failed may have left the queue again.
 func (c *contender) inherit(next *contender) (*contender, place) {
 	if next != nil && next.owner == c.owner && c.entry.Rev != 0 && !c.try {
 		return next, place{entry: c.entry.Entry, late: c.late}

@@ -40,8 +40,8 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	l.end(ErrUnlocked)
 	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
 	defer cancel()
-	if l.bound != nil {
-		l.bound.Stop()
+	if l.timer != nil {
+		l.timer.Stop()
 	}
 	l.each(func(c *contender) { c.g.guards.Remove(&c.entry) })
 	if lost := l.lost(); lost != nil {
