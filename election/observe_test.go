@@ -126,15 +126,21 @@ func TestObserve_keepsTheLeaderThatWasYielded(t *testing.T) {
 	})
 }
 
-// The server sends an observer no events of nested names and waiting candidates.
+// While somebody leads, the server sends an observer no events of nested names and waiting candidates. While nobody leads, it
+// sends none of keys outside of queues.
 func TestObserve_isNotSentNestedNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)
 		var sent atomic.Int64
 		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{OnAnswer: func() { sent.Add(1) }})
-		first := s.stands(t, "first")
 		a := observe(t, s.c, "n")
+		a.sees(t, none)
+		s.put(t, keyOf("n/~nested", s.grant(t), ""), "below a node of a tree", 0)
+		time.Sleep(catchUp)
+		require.Zero(t, sent.Load())
+		first := s.stands(t, "first")
 		a.sees(t, first)
+		require.EqualValues(t, 1, sent.Swap(0))
 		second := s.stands(t, "second")
 		busy := func() {
 			for range 100 {
