@@ -168,18 +168,18 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 			return false, nil //nolint:nilerr // the watch has ended, or begins at a revision of another history
 		}
 	}
-	for resp := range events {
+	for {
+		resp, ok := etcd.Next(wctx, events)
 		if resp.CompactRevision != 0 {
 			h.rev = 0 // the changes up to the compaction are lost: read again
 		}
-		if resp.Err() != nil {
-			break
+		if !ok || resp.Err() != nil {
+			return false, nil //nolint:nilerr // the watch broke: run opens another
 		}
 		if next := h.apply(resp.Events); next > 0 {
 			return true, h.read(ctx, next)
 		}
 	}
-	return false, nil //nolint:nilerr // the watch broke: run opens another
 }
 
 // apply takes in the events of a watch, which are in order and never split a revision. It returns the revision at which

@@ -77,7 +77,8 @@ func TestObserve_endsWithItsContext(t *testing.T) {
 			require.FailNow(t, "Observe yielded although its context had ended", "%v, %v", l, err)
 		}
 
-		// While the observer waits, while it reads, and between two leaders that it yields.
+		// While the observer waits, while it reads, while etcd's client pauses before it opens its watches again, and between
+		// two leaders that the observer yields.
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("enough"))
 		defer cancel()
 		began, seen := time.Now(), 0
@@ -90,6 +91,19 @@ func TestObserve_endsWithItsContext(t *testing.T) {
 		require.Equal(t, time.Minute, time.Since(began))
 
 		a := observe(t, s.own, "n")
+		a.sees(t, l)
+		s.own.BreakWatches(fakeetcd.ErrUnavailable)
+		synctest.Wait()
+		a.stop()
+		synctest.Wait()
+		select {
+		case <-a.end:
+		default:
+			require.FailNow(t, "the observer waits for the client")
+		}
+
+		time.Sleep(catchUp)
+		a = observe(t, s.own, "n")
 		a.sees(t, l)
 		ctx, cancelThis := context.WithCancel(t.Context())
 		defer cancelThis()

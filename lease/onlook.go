@@ -133,16 +133,16 @@ func (o *onlooker) follow(ctx context.Context) error {
 			return nil // the watch has ended, or waits for a revision of another history
 		}
 	}
-	for resp := range events {
+	for {
+		resp, ok := etcd.Next(watch, events)
 		if resp.CompactRevision != 0 {
 			o.rev = 0 // the changes since then are lost: read the queue anew
 		}
-		if resp.Err() != nil {
-			break
+		if !ok || resp.Err() != nil {
+			return nil //nolint:nilerr // the watch broke: run opens another
 		}
 		o.apply(resp.Events)
 	}
-	return nil
 }
 
 // begin reads the queue as it is.

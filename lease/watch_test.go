@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -191,6 +192,39 @@ func TestLock_watchFallsSilent(t *testing.T) {
 		require.LessOrEqual(t, at, third+ttl/2+25*time.Millisecond, "with a pause before it is watched again")
 		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)
 	})
+}
+
+// All waits end with their contexts, also while etcd's client pauses before it opens its watches again.
+func TestSession_waitsEndWhileTheClientReconnects(t *testing.T) {
+	for name, wait := range map[string]func(context.Context, *env) error{
+		"for a lock":   func(ctx context.Context, e *env) error { return second(e.s.Lock(ctx, "a")) },
+		"for a permit": func(ctx context.Context, e *env) error { return second(e.s.Permit(ctx, "p", 1)) },
+		"for changes": func(ctx context.Context, e *env) (err error) {
+			for _, err = range lease.Watch(ctx, e.c.Client, "a") {
+			}
+			return err
+		},
+		"of a guard": func(ctx context.Context, e *env) error {
+			_, err := e.s.Lock(ctx, "b")
+			<-ctx.Done()
+			return errors.Join(err, e.s.Close(context.WithoutCancel(ctx)))
+		},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			a := start(t, lease.Options{})
+			a.lock(t, "a")
+			require.NoError(t, second(a.s.Permit(t.Context(), "p", 1)))
+			b := a.join(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := later(func() error { return wait(ctx, b) })
+			time.Sleep(time.Second)
+			b.c.BreakWatches(fakeetcd.ErrUnavailable)
+			synctest.Wait()
+			cancel()
+			synctest.Wait()
+			require.Len(t, ended, 1, "it waits for the client")
+		})
+	}
 }
 
 // answeredWatches is a watcher on which some watches get one answer, and no events. It tells the streams apart by their metadata.

@@ -442,6 +442,13 @@ var queueMutants = []mutant{
 		by:   killer{inEtcd, "TestStreams_Watch_leavesNothingRegistered", `require.Zero(t, s.Registered(ctx))`},
 	},
 	{
+		name: "the end of a wait waits for etcd's client",
+		file: "internal/etcd/streams.go",
+		old:  "\tcase <-ctx.Done():\n\t}\n\treturn resp, ok",
+		new:  "\t}\n\treturn resp, ok",
+		by:   killer{inLease, "TestSession_waitsEndWhileTheClientReconnects/for_a_lock", `require.Len(t, ended, 1, "it waits for the client")`},
+	},
+	{
 		name: "Streams: any number of stream names",
 		file: "internal/etcd/streams.go",
 		old:  "st.n%streamNames",

@@ -102,7 +102,7 @@ func (l *Lookout) sound(ctx context.Context) bool {
 	}
 	watch, opened, cancel := l.Streams.Watch(ctx)
 	defer cancel()
-	resp := <-l.Conn.Client.Watch(watch, prefix, clientv3.WithCreatedNotify())
+	resp, _ := Next(watch, l.Conn.Client.Watch(watch, prefix, clientv3.WithCreatedNotify()))
 	opened()
 	return watch.Err() != nil || resp.Created && !resp.Canceled && resp.Header.Revision >= seen
 }

@@ -122,10 +122,22 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	defer cancel()
 	silent := time.AfterFunc(limit, func() { s.replace(st, false) })
 	defer silent.Stop()
-	resp := <-client.Watch(watch, key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete())
+	resp, _ := Next(watch, client.Watch(watch, key,
+		clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete()))
 	if err := resp.Err(); err != nil && !Denied(err) || resp.Created && resp.Header.Revision < least {
 		s.replace(st, false)
 	}
+}
+
+// Next returns the next response of a watch with the context ctx. It reports false when the watch or ctx has ended. etcd's
+// client closes the channel only some time after the end of ctx: it first waits, up to 100 ms, before it connects again, or
+// until a member that reads nothing has room for a request.
+func Next(ctx context.Context, watch clientv3.WatchChan) (resp clientv3.WatchResponse, ok bool) {
+	select {
+	case resp, ok = <-watch:
+	case <-ctx.Done():
+	}
+	return resp, ok
 }
 
 // opened counts a watch as no longer waiting. A confirmed watch shows that the stream works: the others may wait only

@@ -129,8 +129,9 @@ func (e Entry) wentWith(c contender) bool {
 // ended waits until the contender that was created at rev is deleted or taken off its lease, or until the watch
 // breaks. written reports whether the key was written before that.
 func (w *watch) ended(prefix string, rev int64) (end End, written bool) {
-	for resp := range w.events {
-		if resp.Err() != nil {
+	for {
+		resp, ok := etcd.Next(w.ctx, w.events)
+		if !ok || resp.Err() != nil {
 			return unended, written
 		}
 		for _, ev := range resp.Events { // all are taken, though the loop below may return before the last
@@ -148,7 +149,6 @@ func (w *watch) ended(prefix string, rev int64) (end End, written bool) {
 			}
 		}
 	}
-	return unended, written
 }
 
 // AwaitEnd waits until e, which may be another process's, is not a contender any more. It may return earlier: a watch

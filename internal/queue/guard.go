@@ -208,7 +208,7 @@ func (w *Guards) serve(e *Guarded, on *watch) error {
 		w.read(e)
 		w.mu.Unlock()
 	}
-	for resp, ok := on.first, true; ok; resp, ok = <-on.events {
+	for resp, ok := on.first, true; ok; resp, ok = etcd.Next(on.ctx, on.events) {
 		if err := resp.Err(); err != nil {
 			if etcd.Denied(err) {
 				return err

@@ -209,7 +209,7 @@ func (q *Queue) AwaitSlots(ctx context.Context, prefix string, of int, enough fu
 				if err := read(); err != nil || done {
 					return err
 				}
-				if resp, ok := <-w.events; !ok || resp.Err() != nil {
+				if resp, ok := etcd.Next(w.ctx, w.events); !ok || resp.Err() != nil {
 					return nil //nolint:nilerr // a watch that broke is opened again
 				}
 				b.Reset()

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // watch is a watch on a key. One call at a time uses it, and the watch ends if that call's context ends.
@@ -29,7 +31,7 @@ func (q *Queue) open(ctx context.Context, key string, opts ...clientv3.OpOption)
 	w.detach = context.AfterFunc(ctx, w.cancel)
 	opts = append(opts, clientv3.WithCreatedNotify())
 	w.events = q.Conn.Client.Watch(life, key, opts...) // it may outlive the call
-	w.first = <-w.events
+	w.first, _ = etcd.Next(life, w.events)
 	w.since = w.first.Header.GetRevision()
 	opened()
 	return w
