@@ -80,12 +80,9 @@ func (s *Session) heal(ctx context.Context) {
 	s.mu.Lock()
 	lost := s.grant
 	s.mu.Unlock()
-	if err := s.inVain.pause(ctx, lost); err != nil {
-		s.endHealing(nil, err)
-		return
-	}
-	g, err := s.takeLease(ctx)
-	for err == nil && g.remaining() <= 0 { // the answer came after the deadline
+	var g *grant
+	err := s.inVain.pause(ctx, lost)
+	for err == nil && (g == nil || g.remaining() <= 0) { // the answer may come after the deadline
 		g, err = s.takeLease(ctx)
 	}
 	if s.endHealing(g, err) {
@@ -103,7 +100,7 @@ type inVain struct {
 // pause waits before a lease is requested to replace g, from the second lease in vain on. Without that, a server that
 // knows none of its leases would get a thousand requests a second.
 func (v *inVain) pause(ctx context.Context, g *grant) error {
-	if lost := lostBy(g.handles); g.served.Load() || lost == nil || lost.Reason != ReasonLeaseGone {
+	if g.served.Load() || lostBy(g.handles).Reason != ReasonLeaseGone {
 		*v = inVain{}
 		return nil
 	}

@@ -157,7 +157,7 @@ func (h *hooked) end(l *Lock, err error) {
 	if err == nil {
 		h.Token, h.Locks, h.Key = l.token, l.names(), l.entry.Key
 	}
-	h.Queued = h.Queued || h.Try && errors.Is(err, ErrLocked)
+	h.Queued = h.Queued || h.Try && errors.Is(err, ErrLocked) // which may also be the cause of a context
 	if h.hooks.AcquireEnd != nil {
 		returned := false
 		defer func() {

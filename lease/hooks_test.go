@@ -116,6 +116,11 @@ func TestHooks_ofAcquisitionsThatFail(t *testing.T) {
 			"start lock a of you", "queued lock a, ahead false",
 			"end lock a: held false, after 1s, queued true, context deadline exceeded",
 		}, h.take())
+		ended, end := context.WithCancelCause(t.Context())
+		end(lease.ErrLocked)
+		_, err = e.s.Lock(ended, "b")
+		require.ErrorIs(t, err, lease.ErrLocked)
+		require.Equal(t, []string{"start lock b of me", fmt.Sprintf("end lock b: held false, after 0s, queued false, %v", lease.ErrLocked)}, h.take())
 		_, err = e.s.Lock(t.Context(), "")
 		require.Error(t, err)
 		require.Empty(t, h.take(), "an illegal name starts no acquisition")

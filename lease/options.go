@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -80,11 +81,8 @@ func (o Options) resolve(client *clientv3.Client) (Options, error) {
 		return o, err
 	}
 	if o.Owner == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown-host"
-		}
-		o.Owner = fmt.Sprintf("%s/%d", host, os.Getpid())
+		host, _ := os.Hostname()
+		o.Owner = fmt.Sprintf("%s/%d", cmp.Or(host, "unknown-host"), os.Getpid())
 	}
 	return o, nil
 }

@@ -234,6 +234,17 @@ func TestReaper_looksAreFew(t *testing.T) {
 		e.at(time.Hour)
 		require.LessOrEqual(t, len(e.writes())-before, (n/100+1)*len(looks))
 		require.Empty(t, e.keys(""))
+
+		// A key is not looked for with each later one.
+		before = len(e.writes())
+		for range n / 4 {
+			e.giveUp(t, 1)
+		}
+		keys := 0
+		for _, call := range e.writes()[before:] {
+			keys += len(call.Request.(*pb.TxnRequest).Success)
+		}
+		require.LessOrEqual(t, keys, n/2*len(looks))
 	})
 }
 

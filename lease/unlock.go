@@ -48,13 +48,7 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 		if reports {
 			l.hooked.lost(lost)
 		}
-		l.each(func(c *contender) {
-			if lost.Reason == ReasonKeyDeleted && lost.Key == c.entry.Key {
-				c.gone()
-			} else {
-				c.clear()
-			}
-		})
+		l.each((*contender).clear)
 		l.pass()
 		return lost
 	}

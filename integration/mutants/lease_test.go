@@ -195,8 +195,8 @@ var leaseMutants = []mutant{
 	{
 		name: "a lost set leaves its other keys",
 		file: "lease/unlock.go",
-		old:  "c.gone()\n\t\t\t} else {\n\t\t\t\tc.clear()",
-		new:  "c.gone()\n\t\t\t} else {\n\t\t\t\tc.gone()",
+		old:  "l.each((*contender).clear)\n\t\tl.pass()",
+		new:  "l.each((*contender).gone)\n\t\tl.pass()",
 		by:   killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Empty(t, e.keys(""))`},
 	},
 	{
