@@ -171,19 +171,3 @@ func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 		})
 	}
 }
-
-// A loss does not carry a failure that a later renewal has overcome.
-func TestLock_lossCarriesNoEarlierFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		end := e.ended(l)
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: errDenied})
-		e.at(2*third - time.Second)
-		require.Equal(t, lease.StateHeld, e.s.Status().State)
-		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 2)
-		e.c.Cut()
-		receive(t, end)
-		require.NoError(t, lossOf(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed).Err)
-	})
-}

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/hosttest"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -130,10 +131,11 @@ func TestHooks_ofAcquisitionsThatFail(t *testing.T) {
 	})
 }
 
-// A hold that was lost is not reported as released too.
+// A hold that was lost is not reported as released too, whoever finds the loss.
 func TestHooks_Lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
+		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
 		a, b := e.lock(t, "a"), e.lock(t, "b")
 		h.take()
@@ -144,6 +146,13 @@ func TestHooks_Lost(t *testing.T) {
 		require.Empty(t, h.take())
 		require.NoError(t, b.Unlock(t.Context()))
 		require.Equal(t, []string{"released try lock b after 1s: <nil>"}, h.take())
+		for range 10 { // the call itself finds the loss, or its context's end does
+			c := e.lock(t, "c")
+			h.take()
+			host.Suspend(usable)
+			requireLost(t, c.Unlock(t.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, []string{"lost try lock c after 0s: no renewal was acknowledged before the deadline"}, h.take())
+		}
 	})
 }
 
