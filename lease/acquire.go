@@ -99,7 +99,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			return l, nil
 		case ctx.Err() != nil && gone != nil:
 			return nil, fmt.Errorf("%w (last attempt: %s)", err, gone.Error())
-		case c.g == nil || ctx.Err() != nil:
+		case c.g == nil:
 			return nil, err
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			gone = err
@@ -154,18 +154,12 @@ func (c *contender) enterAndWait(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	waited := false
 	for i, part := range c.all() {
-		switch {
-		case ahead[i].None:
+		if ahead[i].None {
 			continue
-		case waited:
-			ahead[i] = queue.Ahead{} // read before the last wait, so out of date
-		default:
-			// A waiter whose lease, or any of whose keys, is gone must not wait for its turn to learn it.
-			c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
 		}
-		waited = true
+		// A waiter whose lease, or any of whose keys, is gone must not wait for its turn to learn it.
+		c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
 		if err := part.await(ctx, ahead[i]); err != nil {
 			return err
 		}
@@ -205,10 +199,7 @@ func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []q
 		}
 		switch {
 		case errors.Is(err, queue.ErrTaken):
-			c.each(func(c *contender) {
-				c.late = c.late || c.entry.Rev != 0 // an earlier attempt has entered
-				c.discard()
-			})
+			c.each((*contender).discard)
 			continue
 		case errors.Is(err, queue.ErrGone) && c.with != nil:
 			for _, c := range c.all() {
@@ -230,7 +221,7 @@ func (c *contender) choose() {
 // discard gives up c's key, which somebody else has put, or an earlier attempt that could not leave again. The key is
 // not used again. If it may be ours, or an earlier request of ours may still arrive, the reaper deletes it.
 func (c *contender) discard() {
-	if c.late {
+	if c.late || c.entry.Rev != 0 {
 		c.g.reaper.add(c.entry.Entry, true)
 	} else {
 		c.g.burn(c.entry.Entry)

@@ -150,6 +150,17 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 		requireLost(t, err, lease.ReasonKeyDeleted)
 		e.at(time.Minute)
 		require.Equal(t, []string{"a/jobs/1"}, e.keys(""))
+
+		// If somebody has put another key there, the set's other key is deleted too.
+		gets := 0
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCRequestTooManyRequests, OnRequest: func() {
+			e.srv.Put(e.keys("b/")[0], "somebody else's")
+		}, Match: func(fakeetcd.Call) bool { gets++; return gets == 2 }})
+		if l, err := e.s.TryLockAll(t.Context(), "a", "b"); err == nil { // the deletion was fast enough
+			require.NoError(t, l.Unlock(t.Context()))
+		}
+		e.at(2 * time.Minute)
+		require.Equal(t, []string{"a/jobs/1"}, e.keys("a/"))
 	})
 }
 

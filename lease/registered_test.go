@@ -7,11 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
 // A finished call leaves nothing registered on the caller's context, which may live as long as the process, nor on the
-// session's.
+// session's, and no guard of a key.
 func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 	for name, call := range map[string]func(t *testing.T, ctx context.Context, e, other *env){
 		"Lock that waits": func(t *testing.T, ctx context.Context, e, other *env) {
@@ -28,11 +29,13 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 			t.Helper()
 			held, err := other.s.TryLock(ctx, "a")
 			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			_, err = e.s.Lock(ctx, "a")
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.NoError(t, held.Unlock(context.WithoutCancel(ctx)))
+			require.ErrorIs(t, second(e.s.Lock(short, "a")), context.DeadlineExceeded)
+			short, cancel = context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			require.ErrorIs(t, second(e.s.LockAll(short, "a", "b")), context.DeadlineExceeded)
+			require.NoError(t, held.Unlock(ctx))
 			time.Sleep(time.Second) // until its key is deleted
 		},
 		"Do": func(t *testing.T, ctx context.Context, e, _ *env) {
@@ -55,6 +58,7 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 				call(t, ctx, e, other)
 			}
 			require.Equal(t, before, registered())
+			require.Empty(t, e.c.Calls(fakeetcd.TimeToLive), "nobody asks why a key is gone that the session has deleted")
 		})
 	}
 }

@@ -153,8 +153,8 @@ var leaseMutants = []mutant{
 	{
 		name: "a key that was another's is not cleaned up, though our own late request may still arrive",
 		file: "lease/acquire.go",
-		old:  "if c.late {",
-		new:  "if c.entry.Disowned {",
+		old:  "if c.late || c.entry.Rev != 0 {",
+		new:  "if c.entry.Disowned || c.entry.Rev != 0 {",
 		by:   killer{inLease, "TestSession_lateRequestOfAKeyThatWasTaken/Permit", `require.Empty(t, e.keys(""))`},
 	},
 	{
@@ -181,8 +181,8 @@ var leaseMutants = []mutant{
 	{
 		name: "a set waits in its first queue only",
 		file: "lease/acquire.go",
-		old:  "case ahead[i].None:",
-		new:  "case ahead[i].None, waited:",
+		old:  "part.await(ctx, ahead[i]); err != nil {",
+		new:  "part.await(ctx, ahead[i]); true {",
 		by:   killer{inLease, "TestSession_LockAll_waitsForAll", `requirePending(t, set)`},
 	},
 	{

@@ -78,14 +78,14 @@ var plants = []plant{
 		{"fence/mark.go", "\tm.lift(b)\n\treturn nil\n", "\tif !b.read {\n\t\tm.lift(b)\n\t}\n\treturn nil\n"},
 	}},
 	{"a set waits only in its first queue", []edit{
-		{"lease/acquire.go", "case ahead[i].None:", "case ahead[i].None, waited:"},
+		{"lease/acquire.go", "part.await(ctx, ahead[i]); err != nil {", "part.await(ctx, ahead[i]); true {"},
 	}},
 	{"only one key of a set is watched", []edit{
-		{"lease/acquire.go", "\t\t\tc.each(func(c *contender) { c.g.guards.Add(&c.entry) })\n\t\t}", "\t\t\tc.g.guards.Add(&c.entry)\n\t\t}"},
+		{"lease/acquire.go", "c.each(func(c *contender) { c.g.guards.Add(&c.entry) })\n\t\tif", "c.g.guards.Add(&c.entry)\n\t\tif"},
 		{"lease/acquire.go", "c.g.served.Store(true)\n\tc.each(func(c *contender) { c.g.guards.Add(&c.entry) })", "c.g.served.Store(true)\n\tc.g.guards.Add(&c.entry)"},
 	}},
 	{"a node of a tree does not wait for the nodes above", []edit{
-		{"lease/acquire.go", "case ahead[i].None:", "case ahead[i].None, part.shared:"},
+		{"lease/acquire.go", "if ahead[i].None {", "if ahead[i].None || part.shared {"},
 	}},
 	{"there is one slot more than permits", []edit{
 		{"lease/permit.go", "free := rand.IntN(s.of)", "free := rand.IntN(s.of + 1)"},
