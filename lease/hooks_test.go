@@ -152,6 +152,7 @@ func TestHooks_Lost(t *testing.T) {
 			host.Suspend(usable)
 			requireLost(t, c.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 			require.Equal(t, []string{"lost try lock c after 0s: no renewal was acknowledged before the deadline"}, h.take())
+			require.Empty(t, e.keys("c"), "its key is deleted anyway")
 		}
 	})
 }

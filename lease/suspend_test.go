@@ -47,17 +47,6 @@ func TestSession_suspensionCounts(t *testing.T) {
 	})
 }
 
-func TestLock_Unlock_findsASuspensionByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host, e, l := startOnHost(t, false)
-		e.at(0)
-		host.Suspend(usable)
-		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
-		synctest.Wait()
-		require.Empty(t, e.keys(""), "its key is deleted anyway")
-	})
-}
-
 // Err, called just before a write, is right even before any timer has run.
 func TestLock_Err_looksAtTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
