@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -128,9 +129,7 @@ func (s *Session) begin(ctx context.Context, name, owner string, m mode) (contex
 	}
 	h.Acquisition = Acquisition{Kind: m.kind, Names: m.names, Try: m.try, Owner: owner}
 	if h.hooks.AcquireStart != nil {
-		if made := h.hooks.AcquireStart(ctx, h.Acquisition); made != nil {
-			ctx = made
-		}
+		ctx = cmp.Or(h.hooks.AcquireStart(ctx, h.Acquisition), ctx)
 	}
 	h.ctx = ctx
 	return ctx, h
