@@ -187,10 +187,10 @@ func (g *Guard) do(resource string, b bid, fn func() error) error {
 
 // run is do without the hooks. It reports whether fn has run.
 func (g *Guard) run(resource string, b bid, fn func() error) (ran bool, err error) {
-	m, err := g.mark(resource, b)
-	if err != nil {
+	if err := g.validate(resource, b); err != nil {
 		return false, err
 	}
+	m := g.find(resource)
 	// A stale caller is refused without waiting for its successor's function.
 	if err := m.refuse(resource, b); err != nil {
 		return false, err
@@ -207,28 +207,12 @@ func (g *Guard) run(resource string, b bid, fn func() error) (ran bool, err erro
 
 // admit is Check; the wait for the turn ends with the bid's context.
 func (g *Guard) admit(resource string, b bid) error {
-	m, err := g.mark(resource, b)
-	if err != nil {
-		return err
-	}
-	now := m.marks.Load()
-	if err = now.refuse(resource, b); err == nil && !now.has(b) {
-		if err = m.take(b.ctx, resource); err != nil {
-			return err
-		}
-		err = m.raise(resource, b)
-		m.give()
+	err := g.validate(resource, b)
+	if err == nil {
+		err = g.find(resource).accept(resource, b)
 	}
 	g.Hooks.Tell(b.ctx, b.access(resource), err)
 	return err
-}
-
-// mark returns the marks of a legal resource.
-func (g *Guard) mark(resource string, b bid) (*mark, error) {
-	if err := g.validate(resource, b); err != nil {
-		return nil, err
-	}
-	return g.find(resource), nil
 }
 
 // find returns the marks of the resource. It adds empty ones if there are none.

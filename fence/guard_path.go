@@ -15,10 +15,10 @@ package fence
 // during CheckPath and the write after it.
 func (g *Guard) ClaimPath(path string, t Token) error {
 	b := bare(writer(t))
-	if err := g.validate(path, b); err != nil {
-		return err
+	err := g.validate(path, b)
+	if err == nil {
+		err = g.claimPath(path, t)
 	}
-	err := g.claimPath(path, t)
 	g.Hooks.Tell(b.ctx, b.access(path), err)
 	return err
 }
@@ -39,13 +39,7 @@ func (g *Guard) claimPath(path string, t Token) error {
 		return err
 	}
 	for _, n := range nodes {
-		if n.marks.Load().has(n.bid) {
-			continue
-		}
-		n.await()
-		err := n.raise(n.resource, n.bid)
-		n.give()
-		if err != nil {
+		if err := n.accept(n.resource, n.bid); err != nil {
 			return err
 		}
 	}

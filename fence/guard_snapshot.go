@@ -60,12 +60,7 @@ func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
 		}
 	}
 	for resource, t := range marks {
-		b := bare(as(t))
-		if m := g.find(resource); !m.marks.Load().has(b) {
-			m.await()
-			m.lift(b) // without a comparison with the other mark: the two may have been saved at different times
-			m.give()
-		}
+		g.find(resource).load(bare(as(t)))
 	}
 	return nil
 }
@@ -83,11 +78,7 @@ func (g *Guard) LoadLocks(locks map[string]string) error {
 		}
 	}
 	for resource, lock := range locks {
-		if m := g.find(resource); m.marks.Load().lock == "" {
-			m.await()
-			m.lift(bid{lock: lock})
-			m.give()
-		}
+		g.find(resource).load(bid{lock: lock})
 	}
 	return nil
 }

@@ -90,6 +90,7 @@ func TestGuard_Do_callsThatNeverWait(t *testing.T) {
 		require.Equal(t, map[string]fence.Token{"orders": 54}, g.Marks(), "raised before the write, so it can be saved first")
 		require.NoError(t, g.Check("orders", 54))
 		require.NoError(t, g.Claim("orders", 54))
+		require.NoError(t, g.ClaimPath("orders", 54))
 		require.NoError(t, g.Load(map[string]fence.Token{"orders": 54}))
 		require.ErrorIs(t, g.Check("orders", 53), fence.ErrStale)
 		require.ErrorIs(t, g.Claim("orders", 53), fence.ErrStale)
@@ -114,7 +115,7 @@ func TestGuard_ClaimRead_waitsForTheOlderWriter(t *testing.T) {
 		require.Equal(t, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true}, g.Check("orders", 41))
 		require.NoError(t, g.CheckRead("orders", 53), "an older reader, which does not conflict")
 		require.NoError(t, g.Do("orders", 60, func() error {
-			require.Equal(t, &fence.StaleError{Resource: "orders", Token: 54, Highest: 60, Read: true}, g.CheckRead("orders", 54))
+			require.Equal(t, &fence.StaleError{Resource: "orders", Token: 55, Highest: 60, Read: true}, g.CheckRead("orders", 55))
 			return nil
 		}))
 	})

@@ -18,7 +18,7 @@ func TestGuard_hooks(t *testing.T) {
 	_, err := told.Last()
 	require.NoError(t, err)
 
-	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 54}
+	elsewhere := &fence.StaleError{Resource: "elsewhere", Token: 55}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	do := func(err error) error { return g.Do("orders", 54, func() error { return err }) }
@@ -38,16 +38,18 @@ func TestGuard_hooks(t *testing.T) {
 			return &fence.Access{Resource: "orders/today", Token: 41}, g.CheckPath("orders/today", 41)
 		},
 		"a context that another's refusal has ended": func() (*fence.Access, error) {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			cancel(elsewhere)
 			return &fence.Access{Resource: "busy", Token: 54}, g.Do("busy", 54, func() error {
-				require.ErrorIs(t, g.CheckContext(ctx, "busy", 55), elsewhere)
-				_, err := told.Last()
-				require.Error(t, err, "the hooks are not called")
+				for _, other := range []error{elsewhere, &fence.StaleError{Resource: "busy", Token: 54}} {
+					ctx, cancel := context.WithCancelCause(t.Context())
+					cancel(other)
+					require.ErrorIs(t, g.CheckContext(ctx, "busy", 55), other)
+					_, err := told.Last()
+					require.Error(t, err, "the hooks are not called")
+				}
 				return nil
 			})
 		},
-		"an illegal token": func() (*fence.Access, error) { return nil, g.Check("orders", 0) },
+		"an illegal token": func() (*fence.Access, error) { return nil, g.Check("/orders", 0) },
 		"an ended context": func() (*fence.Access, error) { return nil, g.CheckContext(ended, "orders", 60) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,6 +76,7 @@ func TestGuard_Check_doesNotAllocate(t *testing.T) {
 			g := fence.Guard{Hooks: hooks}
 			require.NoError(t, g.Claim(resource, 54))
 			require.Zero(t, testing.AllocsPerRun(1000, func() { _ = g.Check(resource, 54) }))
+			require.ErrorIs(t, g.Check(resource, 53), fence.ErrStale, "without a hook for refusals")
 		})
 	}
 	require.NotZero(t, calls)

@@ -78,6 +78,19 @@ func (m *marks) refuse(resource string, b bid) error {
 // has reports whether a bid that is not refused changes nothing.
 func (m *marks) has(b bid) bool { return m.lifted(b) == *m }
 
+// accept raises the bid's mark, unless the marks refuse it. It waits for the turn only if it changes the marks.
+func (m *mark) accept(resource string, b bid) error {
+	now := m.marks.Load()
+	if err := now.refuse(resource, b); err != nil || now.has(b) {
+		return err
+	}
+	if err := m.take(b.ctx, resource); err != nil {
+		return err
+	}
+	defer m.give()
+	return m.raise(resource, b)
+}
+
 // raise needs the turn, so that no mark changes between the comparison and the store.
 func (m *mark) raise(resource string, b bid) error {
 	if err := m.refuse(resource, b); err != nil {
@@ -85,6 +98,16 @@ func (m *mark) raise(resource string, b bid) error {
 	}
 	m.lift(b)
 	return nil
+}
+
+// load raises the bid's mark, if it is lower, and compares no other: the marks may have been saved at different times.
+func (m *mark) load(b bid) {
+	if m.marks.Load().has(b) {
+		return
+	}
+	m.turn <- struct{}{}
+	m.lift(b)
+	m.give()
 }
 
 // lift raises the bid's mark, if it is lower. It needs the turn.
@@ -108,9 +131,6 @@ func (m *marks) lifted(b bid) marks {
 	}
 	return next
 }
-
-// await waits for the turn without limit. The caller gives the turn back.
-func (m *mark) await() { m.turn <- struct{}{} }
 
 // take waits for the turn until ctx ends. The caller gives the turn back. If the turn comes and ctx has ended, take
 // fails: the caller may have gone.

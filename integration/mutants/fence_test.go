@@ -57,9 +57,9 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "Guard: Load lowers a mark",
-		file: "fence/guard_snapshot.go",
-		old:  "!m.marks.Load().has(b) {\n\t\t\tm.await()\n\t\t\tm.lift(b)",
-		new:  "true {\n\t\t\tm.await()\n\t\t\t*m.marks.Load() = m.marks.Load().lifted(b)\n\t\t\tm.marks.Load().write = b.Token",
+		file: "fence/mark.go",
+		old:  "if m.marks.Load().has(b) {\n\t\treturn\n\t}\n\tm.turn <- struct{}{}\n\tm.lift(b)",
+		new:  "m.turn <- struct{}{}\n\t*m.marks.Load() = m.marks.Load().lifted(b)\n\tm.marks.Load().write = b.Token",
 		by:   killer{inFence, "FuzzGuard/seed#4", `require.Equal(t, model[resource], marksOf(g, resource).Normal())`},
 	},
 	{
@@ -87,7 +87,7 @@ var fenceMutants = []mutant{
 		name: "Guard: a reader does not wait for the older writer's function",
 		file: "fence/guard.go",
 		old:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.admit(resource, bare(reader(t)))",
-		new:  "ClaimRead(resource string, t ReadToken) error {\n\tm, err := g.mark(resource, bare(reader(t)))\n\tif err != nil {\n\t\treturn err\n\t}\n\treturn m.raise(resource, bare(reader(t)))",
+		new:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.find(resource).raise(resource, bare(reader(t)))",
 		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.Empty(t, g.ReadMarks(), "the reader waits")`},
 	},
 	{
@@ -100,8 +100,8 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a path's claim does not reach the nodes above",
 		file: "fence/guard_path.go",
-		old:  "if n.marks.Load().has(n.bid) {",
-		new:  "if n.read || n.marks.Load().has(n.bid) {",
+		old:  "\t\tif err := n.accept(n.resource, n.bid); err != nil {",
+		new:  "\t\tif n.read {\n\t\t\tcontinue\n\t\t}\n\t\tif err := n.accept(n.resource, n.bid); err != nil {",
 		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
 	},
 	{
@@ -114,8 +114,8 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a path's claim waits for one node while it holds another",
 		file: "fence/guard_path.go",
-		old:  "\t\tn.give()",
-		new:  "\t\tdefer n.give()",
+		old:  "\t\tif err := n.accept(n.resource, n.bid); err != nil {",
+		new:  "\t\tn.turn <- struct{}{}\n\t\tdefer n.give()\n\t\tif err := n.raise(n.resource, n.bid); err != nil {",
 		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"the claim holds %s", used)`},
 	},
 	{
