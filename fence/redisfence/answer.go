@@ -64,15 +64,12 @@ func (m *Marks) answer(c call, by admission.Bid, reply any, err error) (any, err
 		case "failed":
 			return m.answer(c, by, nil, bodyError(text))
 		case "stale", "read":
-			if highest, err := fence.Parse(text); err == nil {
-				return nil, &fence.StaleError{
-					Resource: c.resource, Token: by.Token, Highest: highest, Read: by.Read, ByReader: parts[0] == "read",
-				}
+			highest, _ := fence.Parse(text) // the script has found it valid
+			return nil, &fence.StaleError{
+				Resource: c.resource, Token: by.Token, Highest: highest, Read: by.Read, ByReader: parts[0] == "read",
 			}
 		case "other":
-			if text != "" && text != by.Lock {
-				return nil, &fence.OtherLockError{Resource: c.resource, Token: by.Token, Read: by.Read, Lock: by.Lock, Follows: text}
-			}
+			return nil, &fence.OtherLockError{Resource: c.resource, Token: by.Token, Read: by.Read, Lock: by.Lock, Follows: text}
 		case "malformed":
 			return nil, fmt.Errorf("%w at %q: %s, want the token of a writer and that of a reader, 0 if it is not "+
 				"higher, and then perhaps the name of a lock",

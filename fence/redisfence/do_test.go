@@ -65,6 +65,11 @@ func TestDo_largest(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, replies, 1000)
 	require.EqualValues(t, 1000, replies[999])
+
+	count := redisfence.NewScript("return {#KEYS, #ARGV}")
+	sizes, err := f.Run(as(t, 54), "orders", count, slices.Repeat([]string{"n"}, 1000), slices.Repeat([]any{1}, 1000)...)
+	require.NoError(t, err)
+	require.Equal(t, []any{int64(1000), int64(1000)}, sizes)
 }
 
 type unwilling struct{}

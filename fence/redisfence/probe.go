@@ -106,11 +106,11 @@ func judge(server string, info map[string]string) []Finding {
 	return found
 }
 
-// parseInfo reads the lines "name:value" and skips headings.
+// parseInfo reads the lines "name:value". Headings have no colon.
 func parseInfo(text string) map[string]string {
 	info := make(map[string]string)
 	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && !strings.HasPrefix(name, "#") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			info[name] = value
 		}
 	}

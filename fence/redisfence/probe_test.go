@@ -1,6 +1,7 @@
 package redisfence_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -62,6 +63,17 @@ func TestProbe_withoutConfig(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"appendfsync"}, settings(found))
 	require.Equal(t, "unknown", found[0].Value)
+}
+
+// What a server does not report counts as unsafe.
+func TestProbe_nothingReported(t *testing.T) {
+	c := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c.AddHook(hook(func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil }))
+	found, err := newFence(t, c).Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled", "connected_slaves", "maxmemory_policy", "role"}, settings(found))
+	require.Equal(t, "unknown", found[2].Value)
 }
 
 func TestProbe_serverGone(t *testing.T) {
