@@ -84,6 +84,10 @@ func TestGuard_paths(t *testing.T) {
 			Marks: func() any { return []any{g.Marks(), g.ReadMarks()} },
 		}
 	})
+	var g fence.Guard
+	require.NoError(t, g.Claim("a/b", 54))
+	require.ErrorIs(t, g.ClaimPath("a/b", 41), fence.ErrStale)
+	require.Empty(t, g.ReadMarks(), "a refusal at the end changes nothing above")
 }
 
 func TestGuard_grants(t *testing.T) {
