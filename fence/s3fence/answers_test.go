@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -49,46 +51,50 @@ func TestBucket_Put_answers(t *testing.T) {
 		"body too slow, once":          {status: 400, code: "RequestTimeout", times: 1},
 		"too many requests, always":    {status: 429, code: "TooManyRequests", times: always, want: s3fence.ErrContended},
 		"412 to a copy of the request": {status: 412, code: "PreconditionFailed", done: true, times: 1},
+		"deleted meanwhile":            {status: 404, code: "NoSuchKey", times: 1},
+		"no bucket":                    {status: 404, code: "NoSuchBucket", times: 1, want: errRefused},
 		"forbidden":                    {status: 403, code: "AccessDenied", times: 1, want: errRefused},
 		"no conditional writes":        {status: 501, code: "NotImplemented", times: 1, want: errRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var store memory
-			var writes int
-			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-				if r.Method != http.MethodPut {
-					return store.RoundTrip(r)
-				}
-				if writes++; writes > tt.times {
-					return store.RoundTrip(r)
-				}
-				if tt.done {
-					if _, err := store.RoundTrip(r); err != nil {
-						return nil, err
+			synctest.Test(t, func(t *testing.T) {
+				var store memory
+				var writes int
+				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+					if r.Method != http.MethodPut {
+						return store.RoundTrip(r)
 					}
+					if writes++; writes > tt.times {
+						return store.RoundTrip(r)
+					}
+					if tt.done {
+						if _, err := store.RoundTrip(r); err != nil {
+							return nil, err
+						}
+					}
+					if tt.err != nil {
+						return nil, tt.err
+					}
+					return reply(r, tt.status, "", []byte("<Error><Code>"+tt.code+"</Code></Error>")), nil
+				}, s3fence.Options{Attempts: 70})
+				err := b.Put(fence.NewContext(t.Context(), 54), "key", []byte("54"))
+				if tt.want == nil {
+					require.NoError(t, err)
+					require.Equal(t, "54", payload(t, b, "key"))
+					return
 				}
-				if tt.err != nil {
-					return nil, tt.err
+				require.ErrorContains(t, err, `s3fence: put "data/key": `)
+				for _, other := range []error{s3fence.ErrContended, s3fence.ErrUnknown, fence.ErrStale} {
+					require.Equal(t, errors.Is(tt.want, other), errors.Is(err, other))
 				}
-				return reply(r, tt.status, "", []byte("<Error><Code>"+tt.code+"</Code></Error>")), nil
-			}, s3fence.Options{Attempts: 5})
-			err := b.Put(fence.NewContext(t.Context(), 54), "key", []byte("54"))
-			if tt.want == nil {
-				require.NoError(t, err)
-				require.Equal(t, "54", payload(t, b, "key"))
-				return
-			}
-			require.ErrorContains(t, err, `s3fence: put "data/key": `)
-			for _, other := range []error{s3fence.ErrContended, s3fence.ErrUnknown, fence.ErrStale} {
-				require.Equal(t, errors.Is(tt.want, other), errors.Is(err, other))
-			}
-			if errors.Is(tt.want, errRefused) {
-				require.ErrorContains(t, err, tt.code)
-				require.Equal(t, 1, writes, "a refused write is not sent again")
-			} else {
-				require.Equal(t, 5, writes, "Attempts bounds the writes")
-			}
-			require.Empty(t, store.objects)
+				if errors.Is(tt.want, errRefused) {
+					require.ErrorContains(t, err, tt.code)
+					require.Equal(t, 1, writes, "a refused write is not sent again")
+				} else {
+					require.Equal(t, 70, writes, "Attempts bounds the writes")
+				}
+				require.Empty(t, store.objects)
+			})
 		})
 	}
 }
@@ -239,14 +245,21 @@ func TestBucket_Update_contextEndsInFn(t *testing.T) {
 func TestBucket_maxSize(t *testing.T) {
 	var store memory
 	ctx := fence.NewContext(t.Context(), 54)
-	require.NoError(t, newBucket(t, store.RoundTrip, s3fence.Options{}).Put(ctx, "key", make([]byte, 11)))
-	small := newBucket(t, store.RoundTrip, s3fence.Options{MaxSize: 10})
+	require.NoError(t, newBucket(t, store.RoundTrip, s3fence.Options{}).Put(ctx, "key", make([]byte, 1<<20)))
+	var answered int64
+	small := newBucket(t, func(r *http.Request) (*http.Response, error) {
+		resp, err := store.RoundTrip(r)
+		answered += resp.ContentLength
+		return resp, err
+	}, s3fence.Options{MaxSize: 10})
 	_, err := small.Get(ctx, "key")
 	require.ErrorContains(t, err, "more than Options.MaxSize, 10 bytes")
 	require.ErrorContains(t, small.Claim(ctx, "key"), "more than Options.MaxSize, 10 bytes")
 	grow := func([]byte) ([]byte, error) { return make([]byte, 11), nil }
 	require.ErrorContains(t, small.Update(ctx, "other", grow), "payload has 11 bytes, want at most Options.MaxSize, 10")
+	answered = 0
 	require.NoError(t, small.Put(ctx, "key", make([]byte, 10)))
+	require.LessOrEqual(t, answered, int64(7<<10), "it reads the mark alone")
 	_, err = small.Get(ctx, "key")
 	require.NoError(t, err)
 }
@@ -275,6 +288,23 @@ func TestBucket_Put_newerContentWithOldETag(t *testing.T) {
 	err = b.Put(fence.NewContext(t.Context(), 41), "key", nil)
 	require.Equal(t, &fence.StaleError{Resource: "data/key", Token: 41, Highest: 54}, err)
 	require.Equal(t, 1, writes)
+}
+
+// A content that breaks off is not taken for the whole.
+func TestBucket_readBreaksOff(t *testing.T) {
+	var store memory
+	require.NoError(t, newBucket(t, store.RoundTrip, s3fence.Options{}).Put(of(t, "", 40), "key", []byte("base")))
+	before := store.objects["/data/key"]
+	reset := errors.New("reset")
+	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+		resp, err := store.RoundTrip(r)
+		if r.Method == http.MethodGet {
+			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, int64(len(before)-1)), iotest.ErrReader(reset)))
+		}
+		return resp, err
+	}, s3fence.Options{})
+	require.ErrorIs(t, b.Claim(of(t, "", 54), "key"), reset)
+	require.Equal(t, before, store.objects["/data/key"])
 }
 
 // Without a strong ETag a write has no condition, so it is refused.

@@ -145,11 +145,6 @@ func (b *Bucket) admit(ctx context.Context, verb, key string, by admission.Bid) 
 	return by, err
 }
 
-// refuse returns an error if the object that was read refuses the bid.
-func (b *Bucket) refuse(key string, by admission.Bid, r reading) error {
-	return r.Refuse(b.resource(key), by)
-}
-
 // tell reports the outcome of a verb to the hooks, and returns its error, with the cause if that is the end of ctx.
 func (b *Bucket) tell(ctx context.Context, key string, by admission.Bid, err error) error {
 	if cause := context.Cause(ctx); err != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
@@ -163,7 +158,7 @@ func (b *Bucket) tell(ctx context.Context, key string, by admission.Bid, err err
 func (b *Bucket) look(ctx context.Context, verb, key string, by admission.Bid) (reading, error) {
 	r, err := b.readHeader(ctx, key)
 	if err == nil {
-		err = b.refuse(key, by, r)
+		err = r.Refuse(b.resource(key), by)
 	}
 	if err != nil {
 		return absent, b.explain(verb, key, err)

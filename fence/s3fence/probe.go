@@ -147,15 +147,12 @@ func (p *probe) race(ctx context.Context, key, etag, condition string) (string, 
 			seen = append(seen, version{string(body), etag})
 		}
 	})
-	start := make(chan struct{})
 	for i := range probeWriters {
 		writers.Go(func() {
-			<-start
 			wrote[i].content = newID()
 			wrote[i].etag, errs[i] = p.put(ctx, key, etag, wrote[i].content)
 		})
 	}
-	close(start)
 	writers.Wait()
 	stop()
 	reader.Wait()

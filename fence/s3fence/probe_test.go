@@ -104,6 +104,47 @@ func torn(when func(writing, puts int) bool, tear func(before, last version) ver
 	}
 }
 
+// deferring answers some writes with a status: the first of each object, or if races is set all that compete to create
+// one. Of those, done are done before.
+func deferring(status int, races bool, done int) func(tripper) tripper {
+	return func(next tripper) tripper {
+		var mu sync.Mutex // guards the map
+		puts := map[string]int{}
+		return slow(func(r *http.Request) (*http.Response, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Method == http.MethodPut {
+				puts[r.URL.Path]++
+				n := puts[r.URL.Path]
+				if !races && n == 1 || races && len(puts) > 1 && n <= 16 {
+					if n <= done {
+						if _, err := next(r); err != nil {
+							return nil, err
+						}
+					}
+					return reply(r, status, "", []byte("<Error><Code>Deferred</Code></Error>")), nil
+				}
+			}
+			return next(r)
+		})
+	}
+}
+
+// clock is an endpoint whose ETag is the time of the write, in seconds.
+func clock(next tripper) tripper {
+	const now = `"1795362355"`
+	return func(r *http.Request) (*http.Response, error) {
+		if r.Header.Get("If-Match") == now {
+			r.Header.Del("If-Match")
+		}
+		resp, err := next(r)
+		if err == nil && resp.Header.Get("Etag") != "" {
+			resp.Header.Set("Etag", now)
+		}
+		return resp, err
+	}
+}
+
 func meanwhile(writing, _ int) bool { return writing > 0 }
 
 func late(before, _ version) version { return before }
@@ -119,10 +160,14 @@ func TestBucket_Probe(t *testing.T) {
 			mixed++
 			return version{last.body, before.etag}
 		}), ""},
-		"If-Match ignored":      {strip("If-Match"), "ignored If-Match with an old ETag"},
-		"If-None-Match ignored": {strip("If-None-Match"), "ignored If-None-Match: * on an object that exists"},
-		"both ignored":          {strip("If-Match", "If-None-Match"), "ignored If-Match with an ETag of no object"},
-		"compares, then writes": {racy, "of concurrent writes with the same If-None-Match: * more than one was done"},
+		"writes are deferred":            {deferring(http.StatusTooManyRequests, false, 0), ""},
+		"all conflict, and none is done": {deferring(http.StatusConflict, true, 0), ""},
+		"all conflict, and one is done":  {deferring(http.StatusConflict, true, 1), "all concurrent writes were refused, but one"},
+		"the ETag is a time":             {clock, "two contents had the same ETag"},
+		"If-Match ignored":               {strip("If-Match"), "ignored If-Match with an old ETag"},
+		"If-None-Match ignored":          {strip("If-None-Match"), "ignored If-None-Match: * on an object that exists"},
+		"both ignored":                   {strip("If-Match", "If-None-Match"), "ignored If-Match with an ETag of no object"},
+		"compares, then writes":          {racy, "of concurrent writes with the same If-None-Match: * more than one was done"},
 		"reads are torn": {torn(meanwhile, func(before, last version) version {
 			return version{before.body, last.etag}
 		}), "a read returned a content with the ETag of a later write"},

@@ -28,7 +28,7 @@ var absent = reading{header: header{id: noID}}
 // read reads a whole object. A missing object is not an error.
 func (b *Bucket) read(ctx context.Context, key string) (reading, error) {
 	r, err := parse(b.fetch(ctx, key, "", headerLimit+b.opts.MaxSize+1))
-	if err == nil && int64(len(r.payload)) > b.opts.MaxSize {
+	if int64(len(r.payload)) > b.opts.MaxSize {
 		return absent, fmt.Errorf("the object has more than Options.MaxSize, %d bytes", b.opts.MaxSize)
 	}
 	return r, err

@@ -183,7 +183,7 @@ func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error)
 		return false, b.explain(c.verb, c.key, err)
 	}
 	for attempt := 1; ; {
-		if err := b.refuse(c.key, c.by, base); err != nil {
+		if err := base.Refuse(b.resource(c.key), c.by); err != nil {
 			return false, err
 		}
 		st, payload, err := c.next(base)
@@ -251,9 +251,9 @@ func (b *Bucket) replace(
 		// together write in such close succession.
 		notDone := now.prev == base.id
 		unknown = unknown && !notDone
-		refusal := b.refuse(c.key, c.by, now)
+		refusal := now.Refuse(b.resource(c.key), c.by)
 		switch {
-		case gone && refusal != nil:
+		case refusal != nil:
 			unknown = !notDone
 			return nil, fail(refusal)
 		case gone && unknown:
@@ -274,7 +274,7 @@ const maxGrowth = 100
 
 // wait waits a random time after an attempt.
 func (b *Bucket) wait(ctx context.Context, attempt int) error {
-	longest := b.opts.Backoff * time.Duration(min(maxGrowth, 1<<min(attempt-1, 10)))
+	longest := b.opts.Backoff * time.Duration(min(maxGrowth, 1<<min(attempt-1, 7)))
 	timer := time.NewTimer(rand.N(longest))
 	defer timer.Stop()
 	select {

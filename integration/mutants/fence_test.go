@@ -485,9 +485,9 @@ var fenceMutants = []mutant{
 	},
 	{
 		name: "s3fence: a token of another lock is accepted",
-		file: "fence/s3fence/bucket.go",
-		old:  "return r.Refuse(b.resource(key), by)",
-		new:  "by.Moves = true\n\treturn r.Refuse(b.resource(key), by)",
+		file: "fence/s3fence/write.go",
+		old:  "if err := base.Refuse(b.resource(c.key), c.by); err != nil {",
+		new:  "c.by.Moves = true\n\t\tif err := base.Refuse(b.resource(c.key), c.by); err != nil {",
 		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
 	},
 	{

@@ -263,6 +263,7 @@ func Refuse(t *testing.T, verbs map[string]Verb, resources map[string]string) {
 			err := v.Call(ctx, "orders")
 			require.ErrorIs(t, err, fence.ErrInvalidToken, name)
 			require.ErrorContains(t, err, want, name)
+			require.Regexp(t, "^[a-z0-9]+fence: ", err, name)
 		}
 		mine, others, wants := "a writer's", v, "the context of a lock"
 		others.Reads = !v.Reads
