@@ -19,14 +19,8 @@ import (
 type Health struct {
 	tolerance time.Duration
 
-	mu      sync.Mutex // guards the field below
-	leaders map[*Leadership]*patient
-}
-
-// patient is the state of one leader.
-type patient struct {
-	ended  time.Time // when its context ended; zero if it has not
-	forget func() bool
+	mu      sync.Mutex                // guards the field below
+	leaders map[*Leadership]time.Time // when the context of its work ended; zero if it has not
 }
 
 // NewHealth returns a Health with a tolerance of more than 0. A third of the TTL is a good choice: the leader is then
@@ -43,7 +37,7 @@ func (h *Health) Check() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
-	for l, p := range h.leaders {
+	for l, ended := range h.leaders {
 		overdue, left := l.hold.Overdue(), time.Duration(0)
 		if l.lock.Err() == nil {
 			left = time.Until(l.lock.Deadline())
@@ -52,9 +46,9 @@ func (h *Health) Check() error {
 		case overdue > h.tolerance:
 			errs = append(errs, fmt.Errorf("election: leader of %q: a renewal is overdue by %v, %v are left",
 				l.name, overdue.Round(time.Millisecond), left.Round(time.Millisecond)))
-		case !p.ended.IsZero() && time.Since(p.ended) > h.tolerance:
+		case !ended.IsZero() && time.Since(ended) > h.tolerance:
 			errs = append(errs, fmt.Errorf("election: leader of %q: its context ended %v ago and it has not resigned", l.name,
-				time.Since(p.ended).Round(time.Millisecond)))
+				time.Since(ended).Round(time.Millisecond)))
 		}
 	}
 	return errors.Join(errs...)
@@ -79,16 +73,17 @@ func (h *Health) add(work context.Context, l *Leadership) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	p := &patient{}
-	p.forget = context.AfterFunc(work, func() {
+	if h.leaders == nil {
+		h.leaders = make(map[*Leadership]time.Time)
+	}
+	h.leaders[l] = time.Time{}
+	context.AfterFunc(work, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		p.ended = time.Now()
+		if _, there := h.leaders[l]; there {
+			h.leaders[l] = time.Now()
+		}
 	})
-	if h.leaders == nil {
-		h.leaders = make(map[*Leadership]*patient)
-	}
-	h.leaders[l] = p
 }
 
 func (h *Health) remove(l *Leadership) {
@@ -97,8 +92,5 @@ func (h *Health) remove(l *Leadership) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p := h.leaders[l]; p != nil {
-		p.forget()
-		delete(h.leaders, l)
-	}
+	delete(h.leaders, l)
 }

@@ -155,5 +155,8 @@ func TestHealth_namesTheUnhealthy(t *testing.T) {
 			require.ErrorIs(t, l.Resign(t.Context()), lease.ErrLost, "%d", i)
 		}
 		requireWell(t, h)
+		require.NoError(t, leaders[2].Resign(t.Context()))
+		time.Sleep(tolerance + 1)
+		requireWell(t, h)
 	})
 }
