@@ -145,3 +145,28 @@ func TestObserve_restoredAndFurtherOn(t *testing.T) {
 		a.sees(t, none)
 	})
 }
+
+// A cluster that was restored with --bump-revision and --mark-compacted may have a leader that is older than one that
+// was seen. Observe yields it.
+func TestObserve_restoredWithABump(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, after := newStage(t), newStage(t)
+		restore := s.c.Restorable(after.c.Client)
+		older := after.stands(t, "older")
+		s.srv.Put("other", "")
+		first := s.stands(t, "first")
+		require.Greater(t, first.Revision, older.Revision)
+		a := observe(t, s.c, "n")
+		a.sees(t, first)
+		s.dies(t, first)
+		a.sees(t, none)
+		for range 100 {
+			after.srv.Put("other", "")
+		}
+		require.NoError(t, after.srv.Compact(after.srv.Rev()))
+		restore()
+		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		time.Sleep(10 * time.Second)
+		a.sees(t, older)
+	})
+}
