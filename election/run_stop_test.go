@@ -1,10 +1,12 @@
 package election_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,19 +142,23 @@ func TestRun_lostAfterTheContextEnded(t *testing.T) {
 	})
 }
 
-// If the release fails, Run returns its error after 8 s, whatever ctx is. The key is deleted when the network is back.
+// If the release fails, Run returns its error after 8 s, whatever ctx is, or logs it and goes on. The key is deleted when
+// the network is back.
 func TestRun_cannotRelease(t *testing.T) {
 	for name, c := range map[string]struct {
 		returns error
 		stops   bool
+		rejoin  []election.RunOption
 	}{
-		"lead returned nil":      {nil, false},
-		"lead returned an error": {errMine, false},
-		"ctx ended":              {nil, true},
+		"lead returned nil":      {},
+		"lead returned an error": {returns: errMine},
+		"ctx ended":              {stops: true},
+		"rejoin":                 {rejoin: []election.RunOption{election.WithRejoin()}},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
-			r := p.runs(t, election.Options{})
+			var log bytes.Buffer
+			p := newProcess(t, newServer(t), lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			r := p.runs(t, election.Options{}, c.rejoin...)
 			l := r.leads(t)
 			p.c.Cut()
 			if c.stops {
@@ -163,6 +169,13 @@ func TestRun_cannotRelease(t *testing.T) {
 			time.Sleep(8*time.Second - 1)
 			r.requireIdle(t)
 			time.Sleep(time.Nanosecond)
+			if c.rejoin != nil {
+				synctest.Wait()
+				require.Regexp(t, `"resigned with an error" .*the key will be deleted in the background`, log.String())
+				p.c.Restore()
+				r.leadsSoon(t)
+				return
+			}
 			err := r.returned(t)
 			require.ErrorContains(t, err, "the key will be deleted in the background")
 			require.NotErrorIs(t, err, lease.ErrLost)
