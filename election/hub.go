@@ -117,7 +117,6 @@ func (h *hub) run(ctx context.Context) {
 		if goesOn {
 			continue // another leader
 		}
-		h.watchNoMore()
 		if time.Since(began) > time.Second {
 			b.Reset()
 		}
