@@ -92,7 +92,7 @@ func campaign(ctx context.Context, s *lease.Session, name string, opts Options, 
 
 // prefer ends the leadership once it can be handed over to a candidate of a higher priority.
 func (l *Leadership) prefer() {
-	if l.awaitPreferred(l.ctx) != nil || l.ctx.Err() != nil {
+	if l.awaitPreferred(l.ctx) != nil {
 		return
 	}
 	select {
