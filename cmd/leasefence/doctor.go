@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	d := doctor{app: a}
+	d := doctor{app: a, clusters: map[uint64][]string{}}
 	cmd := &cobra.Command{
 		Use:   "doctor [PREFIX]",
 		Short: "Check etcd, and the keys below a prefix, for problems that affect locks",
@@ -181,21 +182,14 @@ func (d *doctor) unchecked(check, endpoint string, err error) finding {
 const giveUser = "Give doctor a --user, or a --cert that names one, and the same to the processes that lock."
 
 // nobody reports whether etcd has refused a request because no user is given.
-func nobody(err error) bool {
-	return errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(rpctypes.Error(err), rpctypes.ErrUserEmpty)
-}
+func nobody(err error) bool { return errors.Is(err, rpctypes.ErrUserEmpty) }
 
 // denied reports whether etcd has refused a request for want of permission or of a valid user.
 func denied(err error) bool {
-	for _, refusal := range []error{
+	return slices.ContainsFunc([]error{
 		rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted, rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed,
 		rpctypes.ErrInvalidAuthToken, rpctypes.ErrRootRoleNotExist,
-	} {
-		if errors.Is(err, refusal) || errors.Is(rpctypes.Error(err), refusal) {
-			return true
-		}
-	}
-	return false
+	}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // user names the user in a finding.

@@ -29,9 +29,6 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		})
 		return false
 	}
-	if d.clusters == nil {
-		d.clusters = map[uint64][]string{}
-	}
 	d.clusters[status.Header.GetClusterId()] = append(d.clusters[status.Header.GetClusterId()], endpoint)
 	version := judge(status.Version)
 	version.Endpoint = endpoint

@@ -15,7 +15,7 @@ import (
 
 // prefixWanted adds to a denied permission what the user can do about it.
 func prefixWanted(err error) error {
-	if errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return fmt.Errorf("%w: give a PREFIX that this user may read", err)
 	}
 	return err
