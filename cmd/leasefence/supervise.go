@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
@@ -84,11 +83,10 @@ func outcome(cmd *exec.Cmd) error {
 // gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's
 // context cannot report that: it ended with the request.
 func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
-	done := make(chan struct{})
-	end := sync.OnceFunc(func() { close(done) })
+	lost, end := context.WithCancel(ctx)
 	id := leaseText(s.Status().LeaseID)
 	go func() {
-		for st := range s.Changes(ctx) {
+		for st := range s.Changes(lost) {
 			if st.State == lease.StateLost || leaseText(st.LeaseID) != id {
 				end()
 			}
@@ -97,14 +95,14 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 	mine := func(c lease.Contender) bool { return leaseText(c.Lease) == id }
 	for _, name := range h.names {
 		go func() {
-			for q, err := range lease.Watch(ctx, s.client, name) {
+			for q, err := range lease.Watch(lost, s.client, name) {
 				if err != nil || !slices.ContainsFunc(q.Holders, mine) {
 					end() // on an error, too: without a watch the loss would go unnoticed
 				}
 			}
 		}()
 	}
-	return done
+	return lost.Done()
 }
 
 // environment is the environment of a command: leasefence's own, without the variables of an outer leasefence.
