@@ -172,7 +172,7 @@ func TestLock_releaseGoesThroughLostMessages(t *testing.T) {
 	}, fakeetcd.Get, fakeetcd.Txn)
 }
 
-// If a record was written between two attempts, the lease says whether it is the caller's own. The identity does not.
+// If a record was written between two attempts, its number says whether it is the caller's own. The identity does not.
 func TestLock_conflictBetweenTwoAttempts(t *testing.T) {
 	for what, lose := range map[string]fakeetcd.Message{"request": fakeetcd.Request, "answer": fakeetcd.Answer} {
 		setup := func(t *testing.T) (srv *fakeetcd.Server, a, b *candidate) {

@@ -39,9 +39,8 @@ type Lock struct {
 	stable   bool // Options.StableIdentity
 	log      *slog.Logger
 
-	turn     chan struct{} // of capacity 1: full while a call is under way, which owns the next six fields
+	turn     chan struct{} // of capacity 1: full while a call is under way, which owns the next five fields
 	bounded  time.Duration // the bound of that call
-	writes   uint64        // counts the calls of put
 	revision int64         // of the record as last read or written; 0: there is none, or it is not known
 	ours     bool          // whether that record is the last tenure's
 	read     bool          // whether Get has had an answer
@@ -102,16 +101,9 @@ func (l *Lock) RecordEvent(event string) {
 	l.log.Info(event, "lock", l.name, "identity", l.identity)
 }
 
-// storedRecord is the raw form of a record that Get returns.
-type storedRecord struct {
-	*resourcelock.LeaderElectionRecord
-	// ModRevision makes each renewal a change, also within one second, the resolution of the record's times.
-	ModRevision int64 `json:"modRevision"`
-}
-
-// Get returns the record and a raw form that differs for every write. If there is no record, apierrors.IsNotFound is
-// true of the error. If Get finds no record, or another process's record, during a tenure, the tenure has been lost and
-// ends.
+// Get returns the record and its stored form, which differs for every write. If there is no record,
+// apierrors.IsNotFound is true of the error. If Get finds no record, or another process's record, during a tenure, the
+// tenure has been lost and ends.
 //
 // If a record of another process has this Lock's identity, Get adds " (another process)" to the HolderIdentity:
 // otherwise the elector would take it for its own. With [Options].StableIdentity, Get empties the HolderIdentity of a
@@ -154,11 +146,7 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 			record.HolderIdentity = l.namesake(kv.ModRevision, first)
 		}
 	}
-	raw, err := json.Marshal(storedRecord{record, kv.ModRevision})
-	if err != nil {
-		return nil, nil, fmt.Errorf("k8slock: record in %q: %w", l.key, err)
-	}
-	return record, raw, nil
+	return record, kv.Value, nil
 }
 
 // namesake returns the HolderIdentity to show in a record that has this Lock's identity but is not its own.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -208,8 +209,8 @@ func (l *Lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 // writtenRecord is a record as it is stored.
 type writtenRecord struct {
 	resourcelock.LeaderElectionRecord
-	// Write makes the records of two calls differ, also within one second. With the lease, it tells a call its own
-	// record.
+	// Write is random. It makes each write a change, also within one second, the resolution of the record's times, and
+	// tells a call its own record.
 	Write uint64 `json:"write"`
 }
 
@@ -220,8 +221,7 @@ type writtenRecord struct {
 func (l *Lock) put(
 	ctx context.Context, record resourcelock.LeaderElectionRecord, lease clientv3.LeaseID, condition clientv3.Cmp,
 ) (rev int64, err error) {
-	l.writes++
-	value, err := json.Marshal(writtenRecord{record, l.writes})
+	value, err := json.Marshal(writtenRecord{record, rand.Uint64()}) //nolint:gosec // it only has to be unique
 	if err != nil {
 		return 0, err
 	}
@@ -236,7 +236,7 @@ func (l *Lock) put(
 			return nil
 		}
 		for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-			if kv.Lease == int64(lease) && bytes.Equal(kv.Value, value) {
+			if bytes.Equal(kv.Value, value) {
 				rev = kv.ModRevision
 			}
 		}

@@ -98,17 +98,17 @@ var electionMutants = []mutant{
 		by:   killer{inK8slock, "TestLock_renewalGoesThroughLostMessages/answer_swallowed_Txn", `require.NoError(t, a.Update(t.Context(), a.leaderRecord()))`},
 	},
 	{
-		name: "k8slock: another's record with the same bytes counts as its own",
+		name: "k8slock: another's record with the same identity counts as its own",
 		file: "election/k8slock/write.go",
-		old:  "kv.Lease == int64(lease) && bytes.Equal(kv.Value, value)",
-		new:  "bytes.Equal(kv.Value, value)",
+		old:  "if bytes.Equal(kv.Value, value) {",
+		new:  "if len(bytes.TrimSpace(kv.Value)) > 0 {",
 		by:   killer{inK8slock, "TestLock_conflictBetweenTwoAttempts/acquisition_request", `require.True(t, apierrors.IsAlreadyExists(`},
 	},
 	{
 		name: "k8slock: a late write of an earlier call counts as a renewal",
 		file: "election/k8slock/write.go",
-		old:  "\tl.writes++\n",
-		new:  "",
+		old:  "writtenRecord{record, rand.Uint64()}",
+		new:  "writtenRecord{record, rand.Uint64N(1)}",
 		by:   killer{inK8slock, "TestLock_writeOfAnEarlierCallIsNoRenewal", `require.True(t, apierrors.IsConflict(`},
 	},
 	{
