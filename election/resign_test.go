@@ -75,7 +75,7 @@ func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
 		for cut, took := range map[bool]time.Duration{false: 0, true: 8 * time.Second} {
 			inBubble(t, fmt.Sprint(name, ", cut off: ", cut), func(t *testing.T) {
 				s := newTrio(t)
-				ctx, cancel := context.WithCancel(s.leader.Context())
+				ctx, cancel := context.WithTimeout(s.leader.Context(), time.Hour)
 				defer cancel()
 				if cut {
 					s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: leaves, Lose: fakeetcd.Request})

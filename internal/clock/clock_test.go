@@ -15,7 +15,7 @@ func TestClock_theLongerElapsedTimeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var suspended time.Duration
 		start := time.Now()
-		c := clock.Clock{Boot: func() time.Duration { return time.Since(start) + suspended }}
+		c := clock.Clock{Boot: func() time.Duration { return time.Hour + time.Since(start) + suspended }}
 
 		i := c.Now()
 		time.Sleep(2 * time.Second)

@@ -49,14 +49,10 @@ func (t *Timer) Reset(d time.Duration) { t.timer.Reset(t.set(d)) }
 
 // set sets the alarm, and returns the duration for the Go timer.
 func (t *Timer) set(d time.Duration) time.Duration {
-	switch {
-	case t.clock.Boot == nil: // nothing to compare
+	if t.clock.Boot == nil || t.alarm != nil && t.alarm.Set(d) { // without Boot there is nothing to compare
 		return d
-	case t.alarm != nil && t.alarm.Set(d):
-		return d
-	default:
-		return min(d, often)
 	}
+	return min(d, often)
 }
 
 // Stop ends the timer. C may still have a value in it.
