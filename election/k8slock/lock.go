@@ -43,8 +43,8 @@ type Lock struct {
 	bounded  time.Duration // the bound of that call
 	revision int64         // of the record as last read or written; 0: there is none, or it is not known
 	ours     bool          // whether that record is the last tenure's
-	read     bool          // whether Get has had an answer
-	legacy   int64         // the revision of the record that an earlier start with this identity left; 0: none
+	read     bool          // whether it was read or written before
+	earlier  int64         // the revision of the record that the first Get has found; 0: none
 
 	mu      sync.Mutex // guards the fields below
 	current *tenure    // the last one, live or not
@@ -124,7 +124,9 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		return nil, nil, fmt.Errorf("k8slock: read %q: %w", l.key, err)
 	}
 	l.revision, l.ours = 0, false
-	first := !l.read && l.present() == nil
+	if !l.read && len(resp.Kvs) > 0 {
+		l.earlier = resp.Kvs[0].ModRevision
+	}
 	l.read = true
 	if len(resp.Kvs) == 0 {
 		l.lose("the record is gone: the lease expired or was revoked, or the key was deleted")
@@ -143,7 +145,7 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	if !l.ours {
 		l.lose(fmt.Sprintf("the record is %q's", clip.To(record.HolderIdentity, mostShown)))
 		if record.HolderIdentity == l.identity {
-			record.HolderIdentity = l.namesake(kv.ModRevision, first)
+			record.HolderIdentity = l.namesake(kv.ModRevision)
 		}
 	}
 	return record, kv.Value, nil
@@ -154,11 +156,8 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // A stable identity belongs to one process at a time. So a record that was there before the first Get belongs to a
 // process that has ended, and is shown as released. A record written later belongs to a second process, against what
 // the option says. It is not taken over, since the two would then take the lead from each other at each try.
-func (l *Lock) namesake(revision int64, first bool) string {
-	if l.stable && first {
-		l.legacy = revision
-	}
-	if revision == l.legacy {
+func (l *Lock) namesake(revision int64) string {
+	if l.stable && revision == l.earlier {
 		return ""
 	}
 	return l.identity + elsewhere

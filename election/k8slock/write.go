@@ -158,7 +158,7 @@ func (l *Lock) take(
 	if !t.live() {
 		return nil, fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, t.cause())
 	}
-	l.revision, l.ours = rev, true
+	l.revision, l.ours, l.read = rev, true, true
 	return t, nil
 }
 

@@ -82,9 +82,6 @@ func (r *Resources) mark(ctx context.Context, a fence.Access) {
 
 func (r *Resources) refused(ctx context.Context, a fence.Access, err error) {
 	span := trace.SpanFromContext(ctx)
-	if !span.IsRecording() {
-		return
-	}
 	mode, outcome := telemetry.Access(a, err)
 	of := []attribute.KeyValue{
 		tokenOf(a.Token), attribute.String("leasefence.mode", mode), attribute.String("leasefence.outcome", outcome),
