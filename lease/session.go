@@ -33,7 +33,7 @@ type Session struct {
 	nonce     string          // in every key of this session
 	revisions *etcd.Revisions // highest seen, of the era
 	log       *slog.Logger    // never blocks; a lease's ID is never logged
-	logs      *logqueue.Queue // behind log; nil if there is no logger
+	logs      *logqueue.Queue // behind log
 	events    logqueue.Queue  // calls of Hooks.Renewed
 	states    logqueue.Queue  // calls of StateChanged and CleanUp: one each for the status and a lease, so none is dropped
 	reporting atomic.Bool     // a call of StateChanged waits in states

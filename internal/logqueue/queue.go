@@ -23,10 +23,10 @@ type Queue struct {
 }
 
 // New returns a logger that never blocks, and the queue through which it writes to log. If log is nil, the logger is
-// silent and the queue is nil.
+// silent.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	if log == nil {
-		return slog.New(slog.DiscardHandler), nil
+		return slog.New(slog.DiscardHandler), new(Queue)
 	}
 	q := &Queue{overflow: func(dropped int) {
 		log.Warn("records were dropped: the log handler is too slow", "dropped", dropped)
@@ -34,11 +34,8 @@ func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	return slog.New(handler{q, log.Handler}), q
 }
 
-// Flush waits until no call waits or runs, or until ctx ends. A nil queue has none.
+// Flush waits until no call waits or runs, or until ctx ends.
 func (q *Queue) Flush(ctx context.Context) {
-	if q == nil {
-		return
-	}
 	q.mu.Lock()
 	idle := q.idle
 	q.mu.Unlock()
