@@ -89,6 +89,14 @@ func TestSession_renewsOnceAfterTrouble(t *testing.T) {
 		opened := e.c.KeepAliveStreams()
 		require.Len(t, opened, 3)
 		require.Empty(t, opened[2], "an overtaken stream is reopened, perhaps on another endpoint")
+
+		got := e.changes(t.Context())
+		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Match: own, Times: 1, Before: patience + time.Second, Err: fakeetcd.ErrUnavailable})
+		e.at(4*third + 2*patience + time.Second/2)
+		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 6, "the second of the two was answered")
+		require.Equal(t, lease.StateHeld, states(got.take())[0])
+		e.at(4*third + 2*patience + 2*time.Second)
+		require.Empty(t, got.take(), "the failure of a renewal that was overtaken is no trouble")
 	})
 }
 
