@@ -39,7 +39,10 @@ func (e *Engine[D, T]) Release(ctx context.Context, db D, resource string, cause
 			e.pkg, resource, clip.Quote(string(cause)), audit.CauseExplicit, audit.CauseExpired, audit.CauseRevoked)
 	}
 	return e.retry(ctx, func() error {
-		err := e.within(ctx, db, func(tx Conn) error { return e.trail.end(ctx, tx, resource, c.Token, cause) })
+		err := e.within(ctx, db, func(tx Conn) error {
+			_, err := tx.Exec(ctx, e.trail.release, string(cause), resource, int64(c.Token))
+			return err
+		})
 		return e.explain("release", resource, err)
 	})
 }
@@ -77,11 +80,8 @@ func (e *Engine[D, T]) record(ctx context.Context, db D) func(*fence.StaleError)
 // refused returns stale, the refusal by a mark or nil. If there is an audit trail, record first writes a writer's
 // refusal to it.
 func (e *Engine[D, T]) refused(verb, resource string, stale error, record func(*fence.StaleError) error) error {
-	if e.trail == nil || stale == nil {
-		return stale
-	}
 	refusal, ok := errors.AsType[*fence.StaleError](stale)
-	if !ok || refusal.Read {
+	if e.trail == nil || !ok || refusal.Read {
 		return stale
 	}
 	if err := record(refusal); err != nil {

@@ -61,16 +61,10 @@ func (e *Engine[D, T]) ClaimPath(ctx context.Context, db D, path string) error {
 }
 
 func (e *Engine[D, T]) claimPath(ctx context.Context, db D, nodes []node) error {
-	settled := true
 	for _, n := range slices.Backward(nodes) {
-		has, err := e.look(ctx, db, n)
-		if err != nil {
+		if err := e.look(ctx, db, n); err != nil {
 			return err
 		}
-		settled = settled && has
-	}
-	if settled {
-		return nil
 	}
 	for _, n := range slices.Backward(nodes) {
 		if err := e.claim(ctx, db, n.resource, n.Claimant); err != nil {
@@ -80,9 +74,9 @@ func (e *Engine[D, T]) claimPath(ctx context.Context, db D, nodes []node) error 
 	return nil
 }
 
-// look reports whether the marks of a node have the claimant, or how they refuse it.
-func (e *Engine[D, T]) look(ctx context.Context, db D, n node) (has bool, err error) {
-	err = e.retry(ctx, func() error {
+// look returns an error if the marks of a node refuse the claimant.
+func (e *Engine[D, T]) look(ctx context.Context, db D, n node) error {
+	return e.retry(ctx, func() error {
 		var seen markState
 		err := e.within(ctx, db, func(tx Conn) (err error) {
 			seen, err = e.store.base().see(ctx, tx, e.store.base().peek, n.resource)
@@ -91,10 +85,8 @@ func (e *Engine[D, T]) look(ctx context.Context, db D, n node) (has bool, err er
 		if err != nil {
 			return e.explain("claim path", n.resource, err)
 		}
-		has = seen.has(n.Claimant)
 		return e.refused("claim path", n.resource, seen.withAnnounced(n.Claimant).Refuse(n.resource, n.Claimant), e.record(ctx, db))
 	})
-	return has, err
 }
 
 // CheckPath is the guard of the caller's own transaction. It raises no mark, so it never upgrades a lock, which could

@@ -52,11 +52,7 @@ func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
 
 // pause waits a random time, so that transactions do not conflict again. The bound doubles with each attempt.
 func pause(ctx context.Context, attempt int) error {
-	bound := maxPause
-	if attempt < 7 {
-		bound = min(firstPause<<attempt, maxPause)
-	}
-	timer := time.NewTimer(rand.N(bound))
+	timer := time.NewTimer(rand.N(min(firstPause<<min(attempt, 6), maxPause)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

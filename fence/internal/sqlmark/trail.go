@@ -140,12 +140,6 @@ func (l *trail) begin(ctx context.Context, tx Conn, resource string, t fence.Tok
 	return err
 }
 
-// end records the end of a tenure that has none.
-func (l *trail) end(ctx context.Context, q Conn, resource string, t fence.Token, cause audit.Cause) error {
-	_, err := q.Exec(ctx, l.release, string(cause), resource, int64(t))
-	return err
-}
-
 // stale writes the row of a refusal. The holder is that of the refused token, which need not be the token of ctx.
 func (l *trail) stale(ctx context.Context, q Conn, e *fence.StaleError) error {
 	h := audit.FromContext(fence.NewContext(ctx, e.Token))
