@@ -36,6 +36,26 @@ func TestMigrate_manyAtOnce(t *testing.T) {
 	})
 }
 
+func TestMigrate_inASchema(t *testing.T) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
+		schema := "main"
+		if query := map[storetest.Kind]string{
+			storetest.PostgreSQL: "SELECT current_schema()", storetest.MariaDB: "SELECT DATABASE()",
+		}[r.kind]; query != "" {
+			require.NoError(t, r.scan(t.Context(), query, &schema))
+		}
+		f := r.with(t, sqlfence.Options{Table: schema + ".fresh", Log: schema + ".trail"})
+		for range 2 {
+			require.NoError(t, f.migrate(t.Context()))
+			require.NoError(t, f.claim(as(t, newer), resource))
+			require.ErrorIs(t, f.claim(as(t, older), resource), fence.ErrStale)
+		}
+		tenures, refusals, err := f.history(t.Context(), sqlfence.Query{})
+		require.NoError(t, err)
+		require.Equal(t, []int{1, 2}, []int{len(tenures), len(refusals)})
+	})
+}
+
 func TestMarks_missingTable(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		r.adapter = r.with(t, sqlfence.Options{Table: "nowhere"})

@@ -32,6 +32,7 @@ func TestUpdateRow(t *testing.T) {
 		missing := account
 		missing.ID = 2
 		require.ErrorIs(t, r.updateRow(as(t, newer), r.conn, missing, set, 6), sqlfence.ErrNoRow)
+		require.ErrorContains(t, r.updateRow(as(t, newer), r.conn, account, "nothing = 6"), "nothing", "the driver's error")
 	})
 }
 

@@ -45,13 +45,11 @@ func (e *Engine[D, T]) verify(ctx context.Context, db D) (remedy []string, err e
 		if err := tx.QueryRow(ctx, s.flaws).Scan(&flaw); err != nil {
 			return fmt.Errorf("read the definition of %s: %w", s.table.quoted, err)
 		}
-		if flaw != "" && flaw != incomplete {
+		if flaw != "" {
 			return nil
 		}
-		if flaw == "" { // the definition may be readable where the marks are not
-			if _, err := s.see(ctx, tx, s.look, ""); err != nil {
-				return err
-			}
+		if _, err := s.see(ctx, tx, s.look, ""); err != nil { // the definition may be readable where the marks are not
+			return err
 		}
 		if e.trail == nil {
 			return nil
