@@ -166,6 +166,7 @@ func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
 		_, _, err := a.Get(t.Context())
 		require.True(t, apierrors.IsNotFound(err))
 		requireLost(work, t)
+		require.True(t, apierrors.IsNotFound(a.Update(t.Context(), a.leaderRecord())))
 		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), k8slock.ErrLost)
 		a.requireNoTenure(t)
 
