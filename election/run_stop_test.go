@@ -247,11 +247,12 @@ func TestRun_transfers(t *testing.T) {
 	})
 }
 
-// If the chosen candidate has gone when lead returns, the next one leads, and Run returns no error.
+// If the chosen candidate has gone when lead returns, the next one leads, and Run logs that and returns no error.
 func TestRun_transfersToACandidateThatHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer(t)
-		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{})
+		var log bytes.Buffer
+		r := newProcess(t, srv, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).runs(t, election.Options{})
 		c := r.leads(t)
 		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
 		gone := newProcess(t, srv, lease.Options{})
@@ -262,5 +263,7 @@ func TestRun_transfersToACandidateThatHasGone(t *testing.T) {
 		c.returns <- nil
 		require.NoError(t, r.returned(t))
 		require.NoError(t, next.won(t).Resign(t.Context()))
+		synctest.Wait()
+		require.Contains(t, log.String(), `"the next candidate leads"`)
 	})
 }
