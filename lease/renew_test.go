@@ -91,7 +91,8 @@ func TestSession_renewsOnceAfterTrouble(t *testing.T) {
 		require.Empty(t, opened[2], "an overtaken stream is reopened, perhaps on another endpoint")
 
 		got := e.changes(t.Context())
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Match: own, Times: 1, Before: patience + time.Second, Err: fakeetcd.ErrUnavailable})
+		overtaken := fakeetcd.Fault{Match: own, Times: 1, Before: patience + time.Second, Err: fakeetcd.ErrUnavailable}
+		e.c.Inject(fakeetcd.KeepAliveOnce, overtaken)
 		e.at(4*third + 2*patience + time.Second/2)
 		require.Len(t, e.sent(fakeetcd.KeepAliveOnce), 6, "the second of the two was answered")
 		require.Equal(t, lease.StateHeld, states(got.take())[0])
