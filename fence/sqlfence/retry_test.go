@@ -82,6 +82,12 @@ func TestDo_errorOfFn(t *testing.T) {
 			require.Zero(t, server.commits)
 		})
 	}
+	server := &fakeServer{token: 7}
+	runs, err := doOn(t, server, func() error { server.query = func() error { return io.EOF }; return nil }, 3)
+	require.Equal(t, 1, runs)
+	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, sqlfence.ErrUnknown, "the connection was lost before COMMIT")
+	require.Zero(t, server.commits)
 }
 
 func TestDo_contextEndsInThePause(t *testing.T) {

@@ -23,6 +23,7 @@ func TestKind_byDialect(t *testing.T) {
 		{mysql, errors.New("Error 1205 (HY000): Lock wait timeout exceeded"), other},
 		{mysql, errors.New("Error 1146 (42S02): Table 'Error 1213: x' doesn't exist"), noTable},
 		{mysql, errors.New("Error 12131: none"), other},
+		{mysql, fmt.Errorf("Error in pay: %w", errors.New("Error 1213 (40001): d")), transient},
 		{mysql, errors.New("Error 1213"), other},
 		{mysql, errors.New("it says Error 1213 (40001): d"), other},
 		{sqlite, errors.New("database is locked (5) (SQLITE_BUSY)"), transient},

@@ -102,17 +102,10 @@ func sqlState(err error) string {
 func mysqlNumber(err error) int {
 	number := 0
 	anyText(err, func(text string) bool {
-		rest, found := strings.CutPrefix(text, "Error ")
-		end := strings.IndexAny(rest, " :")
-		if !found || end < 0 {
-			return false
+		if rest, found := strings.CutPrefix(text, "Error "); found {
+			number, _ = strconv.Atoi(rest[:max(strings.IndexAny(rest, " :"), 0)])
 		}
-		n, err := strconv.Atoi(rest[:end])
-		if err != nil || n < 1000 { // the server's numbers start at 1000
-			return false
-		}
-		number = n
-		return true
+		return number != 0
 	})
 	return number
 }
