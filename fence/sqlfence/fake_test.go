@@ -13,7 +13,7 @@ type fakeServer struct {
 	token           int64
 	connect         func() error
 	commit          func() error
-	query           func() error // the error of a query
+	query           func() error // the error of a statement
 	begins, commits int          // read them only when no transaction is under way
 	open            int          // transactions
 	loose           int          // statements outside of a transaction
@@ -81,6 +81,9 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, _ []driver.Name
 
 func (c *fakeConn) ExecContext(context.Context, string, []driver.NamedValue) (driver.Result, error) {
 	c.count()
+	if c.s.query != nil {
+		return nil, c.s.query()
+	}
 	return driver.RowsAffected(1), nil
 }
 

@@ -90,6 +90,18 @@ func TestDo_errorOfFn(t *testing.T) {
 	require.Zero(t, server.commits)
 }
 
+// On SQLite the guard's lock is a write. Without it the marks prove nothing.
+func TestDo_withoutTheLock(t *testing.T) {
+	f, err := sqlfence.New(sqlfence.SQLite, sqlfence.Options{Attempts: 1})
+	require.NoError(t, err)
+	server, locked := &fakeServer{token: 7}, errors.New("database is locked")
+	server.query = func() error { server.query = nil; return locked }
+	db := sql.OpenDB(server)
+	defer db.Close() //nolint:errcheck // A fake.
+	err = f.Do(fence.NewContext(t.Context(), 7), db, "accounts", func(context.Context, *sql.Tx) error { return nil })
+	require.ErrorIs(t, err, locked)
+}
+
 func TestDo_contextEndsInThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("the lock has gone")
