@@ -62,7 +62,7 @@ func (s *Server) Stream(
 	if err := s.verify(ctx, c); err != nil {
 		return err
 	}
-	if c.checked && s.opts.EachMessage {
+	if s.opts.EachMessage {
 		fenced.check = func() error { return s.verify(ctx, c) }
 	}
 	return Error(handle(srv, fenced))

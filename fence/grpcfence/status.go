@@ -102,9 +102,6 @@ func unchecked(err error) error {
 // error, since a refused holder must stop in any case. The interceptors [UnaryClient] and [StreamClient] call
 // ReadError.
 func ReadError(err error) error {
-	if err == nil {
-		return nil
-	}
 	if _, ok := errors.AsType[*refusal](err); ok {
 		return err
 	}

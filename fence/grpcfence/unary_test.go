@@ -70,8 +70,9 @@ func TestUnary_hooksGetTheContextOfTheCall(t *testing.T) {
 			hook := make(chan error, 1)
 			g := &fence.Guard{Hooks: &fence.Hooks{Accepted: func(ctx context.Context, _ fence.Access) { hook <- ctx.Err() }}}
 			client := serve(t, newServer(t, kind, g, grpcfence.Options{}), &service{})
-			_, err := client.UnaryCall(fence.NewContext(t.Context(), 54), new(testgrpc.SimpleRequest))
+			reply, err := client.UnaryCall(fence.NewContext(t.Context(), 54), new(testgrpc.SimpleRequest))
 			require.NoError(t, err)
+			require.Equal(t, "served", reply.GetUsername())
 			require.NoError(t, <-hook)
 		})
 	}
