@@ -33,6 +33,7 @@ func TestNew_refusesBadInput(t *testing.T) {
 		{client, "a", k8slock.Options{StableIdentity: true}, "Options.StableIdentity is set and Options.Identity is empty"},
 		{client, "a", k8slock.Options{Prefix: long}, "Options.Prefix has 5000 bytes, want 0 to 1024"},
 		{client, "a", k8slock.Options{Prefix: "\x00"}, `Options.Prefix is "\x00", want UTF-8 without NUL`},
+		{client, "a", k8slock.Options{Prefix: "\xff"}, `Options.Prefix is "\xff", want UTF-8 without NUL`},
 		{client, "a", k8slock.Options{Era: 40000}, "Options.Era is 40000, want 0 to 32767"},
 		{client, "a", k8slock.Options{Timeout: -1}, "Options.Timeout is -1ns, want 0 (2s) to 1m0s"},
 		{client, "a", k8slock.Options{Timeout: time.Hour}, "Options.Timeout is 1h0m0s, want 0 (2s) to 1m0s"},
