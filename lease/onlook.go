@@ -139,7 +139,7 @@ func (o *onlooker) follow(ctx context.Context) error {
 			o.rev = 0 // the changes since then are lost: read the queue anew
 		}
 		if !ok || resp.Err() != nil {
-			return nil //nolint:nilerr // the watch broke: run opens another
+			return nil // the watch broke: run opens another
 		}
 		o.apply(resp.Events)
 	}

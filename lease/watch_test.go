@@ -199,10 +199,12 @@ func TestSession_waitsEndWhileTheClientReconnects(t *testing.T) {
 	for name, wait := range map[string]func(context.Context, *env) error{
 		"for a lock":   func(ctx context.Context, e *env) error { return second(e.s.Lock(ctx, "a")) },
 		"for a permit": func(ctx context.Context, e *env) error { return second(e.s.Permit(ctx, "p", 1)) },
-		"for changes": func(ctx context.Context, e *env) (err error) {
-			for _, err = range lease.Watch(ctx, e.c.Client, "a") {
+		"for changes": func(ctx context.Context, e *env) error {
+			var errs []error
+			for _, err := range lease.Watch(ctx, e.c.Client, "a") {
+				errs = append(errs, err)
 			}
-			return err
+			return errors.Join(errs...)
 		},
 		"of a guard": func(ctx context.Context, e *env) error {
 			_, err := e.s.Lock(ctx, "b")
