@@ -126,8 +126,8 @@ func TestObserve_keepsTheLeaderThatWasYielded(t *testing.T) {
 	})
 }
 
-// While somebody leads, the server sends an observer no events of nested names and waiting candidates. While nobody leads, it
-// sends none of keys outside of queues.
+// While somebody leads, the server sends an observer no events of nested names and waiting candidates. While nobody
+// leads, it sends none of keys outside of queues.
 func TestObserve_isNotSentNestedNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)

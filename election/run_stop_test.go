@@ -142,8 +142,8 @@ func TestRun_lostAfterTheContextEnded(t *testing.T) {
 	})
 }
 
-// If the release fails, Run returns its error after 8 s, whatever ctx is, or logs it and goes on. The key is deleted when
-// the network is back.
+// If the release fails, Run returns its error after 8 s, whatever ctx is, or logs it and goes on. The key is deleted
+// when the network is back.
 func TestRun_cannotRelease(t *testing.T) {
 	for name, c := range map[string]struct {
 		returns error

@@ -129,9 +129,9 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	}
 }
 
-// Next returns the next response of a watch with the context ctx. It reports false when the watch or ctx has ended. etcd's
-// client closes the channel only some time after the end of ctx: it first waits, up to 100 ms, before it connects again, or
-// until a member that reads nothing has room for a request.
+// Next returns the next response of a watch with the context ctx. It reports false when the watch or ctx has ended.
+// etcd's client may close the channel some time after the end of ctx: it pauses for up to 100 ms before it connects
+// again, and it waits while a member that reads nothing has no room for a request.
 func Next(ctx context.Context, watch clientv3.WatchChan) (resp clientv3.WatchResponse, ok bool) {
 	select {
 	case resp, ok = <-watch:
