@@ -30,7 +30,10 @@ func readBoot() (time.Duration, bool) {
 
 // alarm is a kernel timer on CLOCK_BOOTTIME, see timerfd_create(2). If it comes due while the host is suspended, it
 // goes off when the host wakes up.
-type alarm struct{ file *os.File }
+type alarm struct {
+	file *os.File
+	done chan struct{} // closed when read has returned
+}
 
 // newAlarm makes an alarm that calls ring each time it goes off. It returns nil if the kernel refuses it.
 func newAlarm(ring func()) Alarm {
@@ -38,7 +41,7 @@ func newAlarm(ring func()) Alarm {
 	if errno != 0 {
 		return nil
 	}
-	a := &alarm{os.NewFile(fd, "timerfd")}
+	a := &alarm{file: os.NewFile(fd, "timerfd"), done: make(chan struct{})}
 	// Without the runtime's poller a read would fail at once or occupy a thread.
 	if a.file.SetReadDeadline(time.Time{}) != nil {
 		_ = a.file.Close() // nothing was written
@@ -49,6 +52,7 @@ func newAlarm(ring func()) Alarm {
 }
 
 func (a *alarm) read(ring func()) {
+	defer close(a.done)
 	var times [8]byte // how often it has gone off
 	for {
 		if _, err := a.file.Read(times[:]); err != nil {
@@ -59,14 +63,20 @@ func (a *alarm) read(ring func()) {
 }
 
 func (a *alarm) Set(d time.Duration) bool {
-	conn, _ := a.file.SyscallConn() // fails only without a file
+	conn, err := a.file.SyscallConn()
+	if err != nil {
+		return false
+	}
 	var spec struct{ interval, value syscall.Timespec }
 	spec.value = syscall.NsecToTimespec(int64(max(d, 1))) // 0 would turn it off
 	var errno syscall.Errno
-	err := conn.Control(func(fd uintptr) {
+	err = conn.Control(func(fd uintptr) {
 		_, _, errno = syscall.Syscall6(syscall.SYS_TIMERFD_SETTIME, fd, 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 	})
 	return err == nil && errno == 0
 }
 
-func (a *alarm) Close() { _ = a.file.Close() } // nothing was written
+func (a *alarm) Close() {
+	_ = a.file.Close() // nothing was written
+	<-a.done
+}

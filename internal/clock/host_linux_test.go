@@ -50,3 +50,15 @@ func TestTimer_alarmOfTheHost(t *testing.T) {
 	timer.Stop() // while the alarm is being read
 	require.Empty(t, rang)
 }
+
+// Stop returns also if the alarm goes off at the same time.
+func TestTimer_Stop_whileTheAlarmGoesOff(*testing.T) {
+	c := clock.System
+	for i := range 200 {
+		timer := c.NewTimer(time.Duration(i%4) * 10 * time.Microsecond)
+		if i%2 == 0 {
+			<-timer.C
+		}
+		timer.Stop()
+	}
+}
