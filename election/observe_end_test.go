@@ -77,8 +77,8 @@ func TestObserve_endsWithItsContext(t *testing.T) {
 			require.FailNow(t, "Observe yielded although its context had ended", "%v, %v", l, err)
 		}
 
-		// While the observer waits, while it reads, while etcd's client pauses before it opens its watches again, and between
-		// two leaders that the observer yields.
+		// While the observer waits, while it reads, while etcd's client pauses before it opens its watches again, and
+		// between two leaders that the observer yields.
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("enough"))
 		defer cancel()
 		began, seen := time.Now(), 0

@@ -158,7 +158,9 @@ func (c *contender) enterAndWait(ctx context.Context) (err error) {
 		if ahead[i].None {
 			continue
 		}
-		// A waiter whose lease, or any of whose keys, is gone must not wait for its turn to learn it.
+		// A waiter whose lease, or any of whose keys, is gone must not wait for its turn to learn it. What was read of
+		// the later queues may be old by now, which does no harm: the wait reads again under a new watch, and a kept
+		// watch shows all that has happened since.
 		c.each(func(c *contender) { c.g.guards.Add(&c.entry) })
 		if err := part.await(ctx, ahead[i]); err != nil {
 			return err

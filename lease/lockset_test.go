@@ -156,8 +156,11 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCRequestTooManyRequests, OnRequest: func() {
 			e.srv.Put(e.keys("b/")[0], "somebody else's")
 		}, Match: func(fakeetcd.Call) bool { gets++; return gets == 2 }})
-		if l, err := e.s.TryLockAll(t.Context(), "a", "b"); err == nil { // the deletion was fast enough
+		l, err := e.s.TryLockAll(t.Context(), "a", "b")
+		if err == nil { // the deletion came before the next attempt
 			require.NoError(t, l.Unlock(t.Context()))
+		} else {
+			require.ErrorIs(t, err, lease.ErrLocked)
 		}
 		e.at(2 * time.Minute)
 		require.Equal(t, []string{"a/jobs/1"}, e.keys("a/"))
