@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"strings"
@@ -87,6 +88,13 @@ func TestSize(t *testing.T) {
 	require.Contains(t, size("", 50*mib, mib, 0).Says, "does not report its quota")
 	require.Equal(t, levelOK, size("", 50*mib, mib, 0).Level)
 	require.Equal(t, levelWarn, size("", 1300*mib, mib, 0).Level)
+	require.Contains(t, size("", 1300*mib, mib, 0).Says, "1.3 GiB, 1.0 MiB of them in use")
+}
+
+func TestUnchecked_namesTheFlag(t *testing.T) {
+	t.Parallel()
+	f := (&doctor{}).unchecked("commits", "", context.DeadlineExceeded)
+	require.Contains(t, f.Do, "Raise --command-timeout")
 }
 
 func TestWrap(t *testing.T) {

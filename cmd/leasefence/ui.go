@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -121,11 +122,8 @@ func (a *app) seen(addr *net.TCPAddr) string {
 	if !addr.IP.IsUnspecified() {
 		return addr.String()
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
-	return net.JoinHostPort(host, fmt.Sprint(addr.Port))
+	host, _ := os.Hostname()
+	return net.JoinHostPort(cmp.Or(host, "localhost"), fmt.Sprint(addr.Port))
 }
 
 func (a *app) printAddress(url string) error {

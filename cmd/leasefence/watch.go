@@ -32,14 +32,12 @@ type change struct {
 	queue
 }
 
-const changeLine = "%-25s  %-9s  %-9s  %-7v  %-7v  %s"
-
 func (a *app) watch(ctx context.Context, client *clientv3.Client, name string) error {
 	if err := a.reach(ctx, client, name); err != nil {
 		return err
 	}
 	if a.output != outputJSON {
-		if _, err := fmt.Fprintf(a.out, changeLine+"\n", "TIME", "TOKEN", "CLASS", "HOLDERS", "WAITERS", "OWNER"); err != nil {
+		if err := a.printRow("TIME", "TOKEN", "CLASS", "HOLDERS", "WAITERS", "OWNER"); err != nil {
 			return err
 		}
 	}
@@ -63,7 +61,12 @@ func (a *app) printChange(c change) error {
 		first := c.Holders[0]
 		token, class, owner = first.Token, string(first.Class), harmless(*first.Owner)
 	}
-	line := fmt.Sprintf(changeLine, c.Time.Format(time.RFC3339), token, class, len(c.Holders), len(c.Waiters), owner)
+	return a.printRow(c.Time.Format(time.RFC3339), token, class, len(c.Holders), len(c.Waiters), owner)
+}
+
+// printRow prints a line of the table. It is no [table], since a line must not wait for the next.
+func (a *app) printRow(cells ...any) error {
+	line := fmt.Sprintf("%-25s  %-9s  %-9s  %-7v  %-7v  %s", cells...)
 	if a.width > 0 {
 		line = clip(line, a.width)
 	}

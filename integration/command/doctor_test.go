@@ -72,6 +72,8 @@ func TestDoctor_aHealthyEtcd(t *testing.T) {
 		"version": {"OK"}, "size": {"OK"}, "commits": {"OK"}, "alarms": {"OK"}, "smallest TTL": {"OK"}, "authentication": {"WARN"},
 		"permissions": {"OK", "OK"}, "leases": {"OK"}, "stray keys": {"OK"},
 	}, found)
+	all := examine(t, addr, "jobs/", "--ttl", "1s")
+	require.Contains(t, says(all, "smallest TTL"), "its locks stay held for that long, not for 1s")
 	require.Equal(t, before, keys(t, client, ""), "doctor has left a key")
 	leases, err := client.Leases(bounded(t))
 	require.NoError(t, err)
@@ -94,15 +96,17 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 		_, err := client.Put(ctx, key, "", clientv3.WithLease(on))
 		require.NoError(t, err)
 	}
-	_, err = srv.Etcd.Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(srv.Etcd.Server.MemberID()), Alarm: etcdserverpb.AlarmType_CORRUPT,
-	})
-	require.NoError(t, err)
+	for _, alarm := range []etcdserverpb.AlarmType{etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT} {
+		_, err = srv.Etcd.Server.Alarm(ctx, &etcdserverpb.AlarmRequest{
+			Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(srv.Etcd.Server.MemberID()), Alarm: alarm,
+		})
+		require.NoError(t, err)
+	}
 	all := examine(t, srv.Endpoint()+",127.0.0.1:1", "jobs/", "--ttl", "1s", "--command-timeout", "5s")
 	found := levels(all)
 	require.Equal(t, []string{"FAIL"}, found["answer"])
-	require.Equal(t, []string{"FAIL"}, found["alarms"])
-	require.Contains(t, says(all, "alarms"), "CORRUPT")
+	require.Equal(t, []string{"FAIL", "FAIL"}, found["alarms"])
+	require.Regexp(t, `(?s)NOSPACE.*alarm disarm.*CORRUPT.*on corruption|CORRUPT.*on corruption.*NOSPACE.*alarm disarm`, says(all, "alarms"))
 	require.Equal(t, []string{"WARN"}, found["smallest TTL"])
 	require.Equal(t, []string{"FAIL"}, found["stray keys"])
 	for _, key := range []string{"jobs/data", "jobs/nightly/config", "jobs/exports/~slot/2/whatever", "jobs/number/7"} {

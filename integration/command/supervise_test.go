@@ -73,7 +73,7 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 		"asked, and deleted": {"lock", asked, []step{released, says("asked"), deleted}, 74, "asked", "asked to release"},
 		"asked, and revoked": {"lock", asked, []step{released, says("asked"), revoked}, 74, "asked", "asked to release"},
 		"elect, asked":       {"elect", `:` + loop, []step{released, again, end}, 143, "", "asked to release"},
-		"elect, deleted":     {"elect", `:` + loop, []step{deleted, again, end}, 143, "", "campaigning again"},
+		"elect, deleted":     {"elect", `:` + loop, []step{deleted, again, end}, 143, "", "deleted by somebody else; campaigning again"},
 		"elect, revoked":     {"elect", `:` + loop, []step{revoked, again, end}, 143, "", "campaigning again"},
 		"elect, and reloaded": { // many services reload their settings on SIGHUP
 			"elect", `trap 'echo reloaded.' HUP` + loop, []step{sent(syscall.SIGHUP), says("reloaded"), released, again, end}, 143, "reloaded", "",

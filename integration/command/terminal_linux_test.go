@@ -95,6 +95,9 @@ func TestRelease_wantsTheNameTyped(t *testing.T) {
 	p.typeLine(t, "jobs/nightly")
 	require.Zero(t, p.result(t))
 	require.Empty(t, keys(t, client, "jobs/nightly/"))
+
+	p = onTerminal(t, addr, 200, "release", "jobs/nightly")
+	require.Equal(t, 75, p.result(t), "nobody holds it")
 }
 
 func TestAuth_asksForThePasswordOnce(t *testing.T) {
@@ -226,11 +229,13 @@ func TestLock_keepsTheTerminalFromWhatItCannotRun(t *testing.T) {
 	addr, _ := etcd(t)
 	junk := filepath.Join(t.TempDir(), "junk")
 	require.NoError(t, os.WriteFile(junk, []byte("junk"), 0o700))
-	p := onTerminal(t, addr, 200, "lock", "script", "--", "sh", "-c", `"$0" lock job -- "$1"; echo "code $?"; read line; echo "got $line"`, program, junk)
-	p.awaitOutput(t, "code 126")
-	p.typeLine(t, "one")
-	p.awaitOutput(t, "got one")
-	require.Zero(t, p.result(t))
+	for _, verb := range []string{"lock", "elect"} {
+		p := onTerminal(t, addr, 200, "lock", "script", "--", "sh", "-c", `"$0" `+verb+` job -- "$1"; echo "code $?"; read line; echo "got $line"`, program, junk)
+		p.awaitOutput(t, "code 126")
+		p.typeLine(t, "one")
+		p.awaitOutput(t, "got one")
+		require.Zero(t, p.result(t))
+	}
 }
 
 // While nobody reads leasefence's standard error, a request for release and a loss of the lock still reach the command.
