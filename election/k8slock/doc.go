@@ -24,8 +24,9 @@
 //
 // The context of NewContext ends before anybody else can lead, however messages are delayed or lost, while processes
 // run and clocks tick at about the same rate. A local timer ends it min(LeaseDurationSeconds, granted TTL) after the
-// last call that has acquired or renewed it began, less a tenth of that and at most 1 s. It also ends before a release is sent, and
-// as soon as a call finds the record gone or another process's. None of this depends on client-go's own timing.
+// last call that has acquired or renewed it began, less a tenth of that and at most 1 s. It also ends before a release
+// is sent, and as soon as a call finds the record gone or another process's. None of this depends on client-go's own
+// timing.
 //
 // While the elector leads, no other tenure follows a lost one. On an API server an elector whose record was deleted
 // writes a new one and goes on, although another leader may have worked in between; here it has to step down first. A
@@ -34,9 +35,11 @@
 // # When the elector itself stops
 //
 // client-go stops leading at the latest RetryPeriod + RenewDeadline after its last success (it begins to count the
-// RenewDeadline at its next try), and a call succeeds at most Timeout after it began. With ReleaseOnCancel
-// it reads and writes the record before it calls OnStoppedLeading; while it leads, no call outlasts the tenure's
-// deadline. If OnStoppedLeading is to be called before another candidate leads, choose
+// RenewDeadline at its next try), and a call succeeds at most Timeout after it began. With ReleaseOnCancel it reads and
+// writes the record before it calls OnStoppedLeading; while it leads, no call outlasts the tenure's deadline.
+//
+// So after a release another candidate may lead before OnStoppedLeading is called. The context of NewContext has ended
+// by then. Without a release, OnStoppedLeading is called before another candidate leads if
 //
 //	LeaseDuration ≥ RenewDeadline + RetryPeriod + Timeout + margin
 //

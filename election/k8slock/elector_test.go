@@ -155,8 +155,8 @@ func TestElector_aCandidateDoesNotWaitForALeaderLongDead(t *testing.T) {
 	})
 }
 
-// With durations that keep the rule in the package's documentation, OnStoppedLeading is called before another candidate
-// can lead, even if the calls of a release are not answered.
+// With durations that keep the rule in the package's documentation, OnStoppedLeading is called before the deadline, even
+// if the calls of a release are not answered.
 func TestElector_stopsInTimeWhateverIsNotAnswered(t *testing.T) {
 	for what, lose := range map[string]fakeetcd.Message{"requests": fakeetcd.Request, "answers": fakeetcd.Answer} {
 		for _, method := range []fakeetcd.Method{fakeetcd.Any, fakeetcd.Txn, fakeetcd.Get} {
