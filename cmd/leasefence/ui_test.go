@@ -189,6 +189,27 @@ func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
 	})
 }
 
+// A browser that leaves is no viewer any more, and makes room for another stream.
+func TestServer_streamEndsWithItsBrowser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, _ := newTestHub(t)
+		pages := &uiServer{hub: h, local: true, streams: make(chan struct{}, 1)}
+		ctx, leave := context.WithCancel(t.Context())
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/stream?name=a", http.NoBody)
+		r.Header.Set("X-Leasefence", "1")
+		go pages.handler().ServeHTTP(httptest.NewRecorder(), r)
+		viewers := func() [3]int {
+			time.Sleep(time.Second)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return [...]int{h.viewers, h.topics["a"].viewers, len(pages.streams)}
+		}
+		require.Equal(t, [...]int{1, 1, 1}, viewers())
+		leave()
+		require.Equal(t, [...]int{0, 0, 0}, viewers())
+	})
+}
+
 // The timeline says how a hold has ended, as far as etcd shows it.
 func TestTopic_saysHowHoldsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
