@@ -64,7 +64,7 @@ func (a *app) printChange(c change) error {
 	return a.printRow(c.Time.Format(time.RFC3339), token, class, len(c.Holders), len(c.Waiters), owner)
 }
 
-// printRow prints a line of the table. It is no [table], since a line must not wait for the next.
+// printRow prints a row at once. A [table] would wait for further rows, to align them.
 func (a *app) printRow(cells ...any) error {
 	line := fmt.Sprintf("%-25s  %-9s  %-9s  %-7v  %-7v  %s", cells...)
 	if a.width > 0 {
