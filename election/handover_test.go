@@ -105,6 +105,20 @@ func TestLeadership_Transfer_copyIsAnsweredFirst(t *testing.T) {
 	})
 }
 
+// A request whose outcome is unknown is not taken for done if the chosen candidate has gone meanwhile: the key is still
+// there.
+func TestLeadership_Transfer_candidateGoesAfterALostRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTrio(t)
+		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+			Times: 1, Match: leaves, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable,
+			OnRequest: func() { _ = s.p[2].s.Close(t.Context()) },
+		})
+		require.ErrorIs(t, s.leader.Transfer(t.Context(), "c"), election.ErrNoCandidate)
+		s.waiting[1].won(t)
+	})
+}
+
 // If the candidates in between do not fit into one transaction, the last one deletes the leader's key.
 func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

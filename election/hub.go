@@ -169,9 +169,6 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	}
 	for {
 		resp, ok := etcd.Next(wctx, events)
-		if resp.CompactRevision != 0 {
-			h.rev = 0 // the changes up to the compaction are lost: read again
-		}
 		if !ok || resp.Err() != nil {
 			return false, nil //nolint:nilerr // the watch broke: run opens another
 		}

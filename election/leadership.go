@@ -79,7 +79,7 @@ func campaign(ctx context.Context, s *lease.Session, name string, opts Options, 
 		opts.Health.add(l.ctx, l) // it looks after the leadership, not the campaign
 	}
 	l.log.Info("leads")
-	if !opts.KeepLead && opts.Priority < maxPriority {
+	if !opts.KeepLead {
 		if leave := candidacy.Enter(s); leave != nil {
 			go func() {
 				defer leave()
@@ -243,9 +243,6 @@ func (l *Leadership) transfer(ctx context.Context, to choice) error {
 		return ErrResigned
 	}
 	missed, err := l.finish(ctx)
-	if l.byRun {
-		return l.lost()
-	}
 	if missed != nil {
 		missed = fmt.Errorf("resigned, but not to %q: %w", to.value, missed)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/hosttest"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -47,6 +48,23 @@ func TestLeadership_lost(t *testing.T) {
 			p.c.Restore()
 			time.Sleep(time.Hour)
 			require.Equal(t, []string{"b"}, values(srv))
+		})
+	}
+}
+
+// A leader whose host was suspended past the deadline has lost, whichever call looks first, before any timer has run.
+func TestLeadership_suspended(t *testing.T) {
+	for name, look := range map[string]func(context.Context, *election.Leadership) error{
+		"Err":    func(_ context.Context, l *election.Leadership) error { return l.Err() },
+		"Resign": func(ctx context.Context, l *election.Leadership) error { return l.Resign(ctx) },
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			host, srv := hosttest.Start(t, false), newServer(t)
+			l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
+			host.Suspend(untilLost)
+			require.NoError(t, context.Cause(l.Context()), "nothing has checked the clock yet")
+			requireLost(t, look(t.Context(), l), lease.ReasonDeadlinePassed)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		})
 	}
 }

@@ -291,6 +291,10 @@ func TestObserve_slowConsumer(t *testing.T) {
 			l := s.stands(t, "")
 			fast := observe(t, s.c, "n")
 			fast.sees(t, l)
+			for i := range 11 { // more than a backlog's bytes, which do not count any more once they are dropped
+				l = s.proclaims(t, l, value+strconv.Itoa(-i))
+				fast.sees(t, l)
+			}
 			var got []election.Leader
 			for seen, err := range election.Observe(t.Context(), s.c.Client, "n") {
 				require.NoError(t, err)

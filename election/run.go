@@ -107,14 +107,12 @@ func (r *runner) round(ctx context.Context) (again bool, lost, err error) {
 	switch {
 	case err == nil:
 		return r.after(r.term(ctx, l))
-	case ctx.Err() == nil && errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed):
+	case errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed):
 		// It has not led, so OnLost is not called.
 		r.log.Warn("lost while waiting to lead", "err", err)
 		return true, nil, nil
-	case ctx.Err() == nil && errors.Is(err, lease.ErrAskedToRelease): // before it knew that it led
+	case errors.Is(err, lease.ErrAskedToRelease): // before it knew that it led
 		return true, nil, nil
-	case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // ctx ended, and the lease was lost at the same time
-		return false, nil, errors.Join(context.Cause(ctx), err)
 	}
 	return false, nil, err
 }
