@@ -156,11 +156,9 @@ func meets(key, end, prefix string) bool {
 	switch {
 	case strings.HasPrefix(key, prefix):
 		return true
-	case end == "": // the key alone
-		return false
 	case key >= prefix: // without the prefix, so after all keys that have it
 		return false
 	default:
-		return end == "\x00" || end > prefix // "\x00" means without an end
+		return end == "\x00" || end > prefix // "" is the key alone, "\x00" is without an end
 	}
 }

@@ -55,3 +55,21 @@ func TestNewAtomicMiddleware_hooksGetTheContextOfTheRequest(t *testing.T) {
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.NoError(t, <-hook)
 }
+
+// The context of work that a handler leaves running ends before a newer token is accepted.
+func TestNewAtomicMiddleware_endsTheWorkBeforeTheNextToken(t *testing.T) {
+	checked := make(chan error, 1)
+	g := fence.Guard{Hooks: &fence.Hooks{Accepted: func(_ context.Context, a fence.Access) {
+		if a.Token == 1 { // the handler's turn is over, the call of the guard is not
+			checked <- <-checked
+		}
+	}}}
+	server := serve(t, atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		work := r.Context()
+		go func() {
+			_ = g.Do("orders", 2, func() error { checked <- work.Err(); return nil })
+		}()
+	})))
+	send(t, http.MethodPost, server.URL, "", "1")
+	require.ErrorIs(t, <-checked, context.Canceled)
+}
