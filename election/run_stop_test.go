@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -247,23 +248,34 @@ func TestRun_transfers(t *testing.T) {
 	})
 }
 
-// If the chosen candidate has gone when lead returns, the next one leads, and Run logs that and returns no error.
-func TestRun_transfersToACandidateThatHasGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		var log bytes.Buffer
-		r := newProcess(t, srv, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).runs(t, election.Options{})
-		c := r.leads(t)
-		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-		gone := newProcess(t, srv, lease.Options{})
-		gone.waits(t, election.Options{Value: "c"})
-		l, _ := election.FromContext(c.ctx)
-		require.NoError(t, l.Transfer(t.Context(), "c"))
-		require.NoError(t, gone.s.Close(t.Context()))
-		c.returns <- nil
-		require.NoError(t, r.returned(t))
-		require.NoError(t, next.won(t).Resign(t.Context()))
-		synctest.Wait()
-		require.Contains(t, log.String(), `"the next candidate leads"`)
-	})
+// If the chosen candidate cannot lead when lead returns, the next contender leads, and Run logs that, without keys, and
+// returns no error.
+func TestRun_transfersToACandidateThatCannotLead(t *testing.T) {
+	for name, behindALock := range map[string]bool{"gone": false, "again, behind a lock": true} {
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			var log bytes.Buffer
+			r := newProcess(t, srv, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).runs(t, election.Options{})
+			c := r.leads(t)
+			next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+			gone := newProcess(t, srv, lease.Options{})
+			gone.waits(t, election.Options{Value: "c"})
+			l, _ := election.FromContext(c.ctx)
+			require.NoError(t, l.Transfer(t.Context(), "c"))
+			require.NoError(t, gone.s.Close(t.Context()))
+			if behindALock {
+				locks := newProcess(t, srv, lease.Options{})
+				go func() { _, _ = locks.s.Lock(t.Context(), "x") }()
+				synctest.Wait()
+				newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+			}
+			c.returns <- nil
+			require.NoError(t, r.returned(t))
+			require.NoError(t, next.won(t).Resign(t.Context()))
+			synctest.Wait()
+			require.Contains(t, log.String(), `"the next candidate leads"`)
+			require.Equal(t, behindALock, strings.Contains(log.String(), election.ErrBlocked.Error()))
+			require.NotContains(t, log.String(), "x/")
+		})
+	}
 }

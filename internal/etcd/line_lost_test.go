@@ -84,6 +84,7 @@ func TestLine_lost_thenRefused(t *testing.T) {
 				case i >= 10 && tc.refused: // transactions that only delete
 					require.NoError(t, o.err)
 				case i >= 10: // the first request has deleted the keys
+					require.Error(t, o.err)
 					require.False(t, etcd.Refused(o.err))
 				default:
 					require.ErrorContains(t, o.err, rpctypes.Error(tc.then).Error())
