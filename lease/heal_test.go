@@ -103,7 +103,7 @@ func (c heldUp) Value(key any) any {
 // A new lease is not used if it was granted before a restore that the session notices before the answer comes.
 func TestHeal_restoredMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, r := startRestored(t)
+		e, r := startRestored(t, lease.Options{})
 		e.lock(t, "a")
 		old := e.s.Status().LeaseID
 		r.lag.Store(40) // the session checks whether revisions went back,

@@ -1,9 +1,12 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -66,14 +69,14 @@ func (l restoredLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (
 }
 
 // startRestored starts a session on a server with some history, whose revisions can be moved back.
-func startRestored(t *testing.T) (*env, *restored) {
+func startRestored(t *testing.T, opts lease.Options) (*env, *restored) {
 	t.Helper()
 	srv := newServer(t)
 	for range 50 {
 		srv.Put("other", "")
 	}
 	r := &restored{}
-	return open(t, srv, lease.Options{}, r.put), r
+	return open(t, srv, opts, r.put), r
 }
 
 func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
@@ -93,7 +96,8 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			e, r := startRestored(t)
+			var log bytes.Buffer
+			e, r := startRestored(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			l := e.lock(t, "n")
 			r.back.Store(40)
 			notice(t, e)
@@ -116,6 +120,8 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 				require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
 				require.Less(t, restored.Revision, l.Token().Revision())
 			}
+			synctest.Wait()
+			require.Equal(t, 1, strings.Count(log.String(), "raise the era"))
 			// No other session of the process issues a lower token either, unless its era is higher.
 			_, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
 			require.ErrorIs(t, err, lease.ErrRestored)
@@ -133,7 +139,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 // Once the revisions are above all that were seen before, so are the tokens.
 func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, r := startRestored(t)
+		e, r := startRestored(t, lease.Options{})
 		l := e.lock(t, "n")
 		r.back.Store(40)
 		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored)
@@ -177,7 +183,7 @@ func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 		}},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			e, r := startRestored(t)
+			e, r := startRestored(t, lease.Options{})
 			l := e.lock(t, "n")
 			answered := make(chan struct{})
 			e.c.Inject(tc.slow, fakeetcd.Fault{Times: 1, After: time.Second, OnAnswer: func() { close(answered) }})
@@ -196,7 +202,7 @@ func TestSession_answersThatCrossAreNoRestore(t *testing.T) {
 // A member that lags answers renewals with old revisions. That proves nothing, and costs one read.
 func TestSession_lagIsNoRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, r := startRestored(t)
+		e, r := startRestored(t, lease.Options{})
 		r.lag.Store(40)
 		time.Sleep(ttl - time.Second)
 		require.Empty(t, e.c.Calls(fakeetcd.Get), "nothing is held")

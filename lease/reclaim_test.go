@@ -92,7 +92,7 @@ func TestSession_reclaimsNothingReleasedMeanwhile(t *testing.T) {
 // A session that holds nothing still notices a restore that takes revisions back, and releases the keys that came back.
 func TestSession_endsWhenRevisionsGoBackWhileItHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, r := startRestored(t)
+		e, r := startRestored(t, lease.Options{})
 		gone := e.lock(t, "n")
 		require.NoError(t, gone.Unlock(t.Context()))
 		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
