@@ -105,8 +105,8 @@ func TestLeadership_Transfer_copyIsAnsweredFirst(t *testing.T) {
 	})
 }
 
-// A request whose outcome is unknown is not taken for done if the chosen candidate has gone meanwhile: the key is still
-// there.
+// The request that hands over is lost, and then the chosen candidate leaves. Transfer finds that nothing was done, and
+// the next candidate leads.
 func TestLeadership_Transfer_candidateGoesAfterALostRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTrio(t)

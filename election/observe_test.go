@@ -291,7 +291,7 @@ func TestObserve_slowConsumer(t *testing.T) {
 			l := s.stands(t, "")
 			fast := observe(t, s.c, "n")
 			fast.sees(t, l)
-			for i := range 11 { // more than a backlog's bytes, which do not count any more once they are dropped
+			for i := range 11 { // more than a backlog keeps: what it drops must not count any longer
 				l = s.proclaims(t, l, value+strconv.Itoa(-i))
 				fast.sees(t, l)
 			}

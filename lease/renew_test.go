@@ -185,11 +185,12 @@ func TestSession_boundsItsRenewals(t *testing.T) {
 		"slow by 10 %":       {fakeetcd.Fault{After: ttl / 10}, false, 1, 3.5},
 		"slow by 40 %":       {fakeetcd.Fault{After: 2 * ttl / 5}, false, 6, 7},
 		"requests 40 % slow": {fakeetcd.Fault{Before: 2 * ttl / 5}, false, 6, 7},
-		"unanswered":         {fakeetcd.Fault{Lose: fakeetcd.Request}, true, 6, 6}, // from 8 s to the deadline at 29 s, each 4 s or more after the one before
-		"no answers":         {fakeetcd.Fault{Lose: fakeetcd.Answer}, true, 6, 6},
-		"failing":            {fakeetcd.Fault{Err: fakeetcd.ErrUnavailable}, true, 10, 10},
-		"refused":            {fakeetcd.Fault{Err: errDenied}, true, 10, 10},
-		"failing slowly":     {fakeetcd.Fault{Before: time.Second, Err: fakeetcd.ErrUnavailable}, true, 10, 10},
+		// From 8 s to the deadline at 29 s, each 4 s or more after the one before.
+		"unanswered":     {fakeetcd.Fault{Lose: fakeetcd.Request}, true, 6, 6},
+		"no answers":     {fakeetcd.Fault{Lose: fakeetcd.Answer}, true, 6, 6},
+		"failing":        {fakeetcd.Fault{Err: fakeetcd.ErrUnavailable}, true, 10, 10},
+		"refused":        {fakeetcd.Fault{Err: errDenied}, true, 10, 10},
+		"failing slowly": {fakeetcd.Fault{Before: time.Second, Err: fakeetcd.ErrUnavailable}, true, 10, 10},
 	} {
 		for _, endpoints := range [][]string{{"1"}, {"1", "2"}, {"1", "2", "3", "4", "5"}} {
 			inBubble(t, fmt.Sprint(name, len(endpoints)), func(t *testing.T) {

@@ -58,18 +58,20 @@ func TestNewAtomicMiddleware_hooksGetTheContextOfTheRequest(t *testing.T) {
 
 // The context of work that a handler leaves running ends before a newer token is accepted.
 func TestNewAtomicMiddleware_endsTheWorkBeforeTheNextToken(t *testing.T) {
-	checked := make(chan error, 1)
+	var ended error
+	checked := make(chan struct{})
 	g := fence.Guard{Hooks: &fence.Hooks{Accepted: func(_ context.Context, a fence.Access) {
-		if a.Token == 1 { // the handler's turn is over, the call of the guard is not
-			checked <- <-checked
+		if a.Token == 1 { // the handler's turn is over, and the middleware still waits for the guard
+			<-checked
 		}
 	}}}
 	server := serve(t, atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		work := r.Context()
 		go func() {
-			_ = g.Do("orders", 2, func() error { checked <- work.Err(); return nil })
+			_ = g.Do("orders", 2, func() error { ended = work.Err(); close(checked); return nil })
 		}()
 	})))
 	send(t, http.MethodPost, server.URL, "", "1")
-	require.ErrorIs(t, <-checked, context.Canceled)
+	<-checked
+	require.ErrorIs(t, ended, context.Canceled)
 }
