@@ -178,7 +178,7 @@ func TestSession_Do_panics(t *testing.T) {
 
 func TestLock_longestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+		e := start(t, lease.Options{Owner: "session"})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
 		l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Minute))
 		require.NoError(t, err)
@@ -188,7 +188,9 @@ func TestLock_longestHold(t *testing.T) {
 		e.at(time.Hour)
 		require.Len(t, e.keys("a"), 1, "still held")
 		_, err = e.s.TryLock(t.Context(), "a")
-		require.ErrorIs(t, err, lease.ErrLocked)
+		locked, ok := errors.AsType[*lease.LockedError](err)
+		require.True(t, ok)
+		require.Equal(t, "session", locked.Owner, "an option changes what it names")
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Empty(t, e.keys(""))
 

@@ -119,6 +119,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 				require.True(t, ok)
 				require.GreaterOrEqual(t, restored.Highest, l.Token().Revision())
 				require.Less(t, restored.Revision, l.Token().Revision())
+				require.Regexp(t, "raise Options.Era, which is 0$", restored.Error())
 			}
 			synctest.Wait()
 			require.Equal(t, 1, strings.Count(log.String(), "raise the era"))

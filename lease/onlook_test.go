@@ -193,21 +193,23 @@ func TestWatch_restored(t *testing.T) {
 
 func TestWatch_slowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const changes = 3 * 65 // there is room for 64, so the last one finds none
 		e := start(t, lease.Options{})
-		n := 0
-		for q, err := range lease.Watch(t.Context(), e.c.Client, "a") {
+		n, last := 0, 0
+		for q, err := range lease.Watch(timeout(t, time.Hour), e.c.Client, "a") {
 			require.NoError(t, err)
 			if n++; n == 1 {
-				for i := range 200 {
+				for i := range changes {
 					e.places(t, strconv.Itoa(i))
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
 			}
-			if len(q.Holders)+len(q.Waiters) == 200 {
+			if last = len(q.Holders) + len(q.Waiters); last == changes {
 				break
 			}
 		}
+		require.Equal(t, changes, last)
 		require.Less(t, n, 100)
 	})
 }

@@ -161,9 +161,11 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 		}
 		waits := other.waitPermit(t.Context(), "a", 3, lease.WithLimitChange())
 		e.at(e.now() + time.Minute)
+		behind := e.waitPermit(t.Context(), "a", 2)
 		requirePending(t, waits)
 		require.NoError(t, p.Unlock(t.Context()))
 		granted(t, waits)
+		require.ErrorAs(t, receive(t, behind).err, new(*lease.LimitError))
 		_, err = e.s.Permit(t.Context(), "a", 2)
 		require.ErrorContains(t, err, `lease: semaphore "a" has 3 permits, not 2, for`)
 	})
