@@ -25,9 +25,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	fewest = 8000 // the least number of cases
-	kinds  = 13   // of requests
-	most   = 4    // the most requests of one kind that faults hit in one scenario
+	fewest = 11000 // the least number of cases
+	kinds  = 13    // of requests
+	most   = 4     // the most requests of one kind that faults hit in one scenario
 )
 
 // Whatever fault hits whatever request, there are never two holders, tokens grow, nothing is left behind, and losses

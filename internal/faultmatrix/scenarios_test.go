@@ -29,6 +29,9 @@ var scenarios = []struct {
 	{"permit", permits},
 	{"tree", trees},
 	{"round", goRound},
+	{"strays", strays},
+	{"strays beside tries", straysBesideTries},
+	{"strays beside permits", straysBesidePermits},
 	{"do", doScoped},
 	{"heal", healAfterRevocation},
 	{"close", closeWhileHeld},
@@ -167,6 +170,38 @@ func goRound(w *world, s *actor) {
 			}
 		})
 	}
+}
+
+// strays: keys that are no contenders make each read of a queue one by name. Those that have the form of one, here of
+// lease 1f, are also read.
+func strays(w *world, s *actor) {
+	w.stray("a/stray")
+	w.stray("a/1f")
+	r := w.rival().lock("a")
+	w.inBackground(func() { r.keep(1500 * ms).unlock() })
+	s.lock("a").keep(300 * ms).unlock()
+}
+
+func straysBesideTries(w *world, s *actor) {
+	w.stray("a/1f")
+	w.stray("b/1f")
+	s.try("a").keep(100 * ms).unlock()
+	r := w.rival().lock("b")
+	w.inBackground(func() { r.keep(300 * ms).unlock() })
+	s.tryAll("a", "b").unlock()
+	time.Sleep(time.Second)
+	s.tryAll("a", "b").keep(100 * ms).unlock()
+}
+
+func straysBesidePermits(w *world, s *actor) {
+	w.stray("a/1f")
+	first, second := w.rival(), w.rival()
+	w.inBackground(func() { first.permit().keep(1200 * ms).unlock() })
+	w.inBackground(func() { second.permit().keep(1500 * ms).unlock() })
+	time.Sleep(5 * ms)
+	s.permit().keep(300 * ms).unlock()
+	s.tryPermit().keep(300 * ms).unlock()
+	s.campaign("a", election.Options{Value: "s"}).keep(300 * ms).unlock()
 }
 
 func doScoped(w *world, s *actor) {

@@ -304,6 +304,9 @@ func (w *world) deleteKeys() {
 // overwritten is the value that the operator writes.
 const overwritten = "overwritten"
 
+// stray puts a key of the operator's into a queue. It stays.
+func (w *world) stray(key string) { w.srv.Put(key, overwritten) }
+
 func (w *world) overwriteKeys() {
 	for _, l := range w.touch() {
 		for _, key := range l.Keys {
