@@ -25,6 +25,7 @@ func TestToken_CheckEra(t *testing.T) {
 		{math.MaxInt64, 32767, ""},
 	} {
 		err := tt.token.CheckEra(tt.most)
+		require.Equal(t, err, fence.ReadToken(tt.token).CheckEra(tt.most))
 		if tt.want == "" {
 			require.NoError(t, err)
 			continue

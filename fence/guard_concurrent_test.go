@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -82,14 +83,18 @@ func TestGuard_waitersAreComparedAgain(t *testing.T) {
 				require.NoError(t, g.Do("orders", 41, func() error {
 					for tok := fence.Token(newest); tok > 41; tok-- { // the newest is first in the line
 						wg.Go(func() {
-							if name != "Do" {
-								_ = verb(&g, "orders", tok)
-								return
+							var err error
+							if name == "Do" {
+								err = g.Do("orders", tok, func() error {
+									ran = append(ran, tok)
+									return nil
+								})
+							} else {
+								err = verb(&g, "orders", tok)
 							}
-							_ = g.Do("orders", tok, func() error {
-								ran = append(ran, tok)
-								return nil
-							})
+							if tok != newest && !errors.Is(err, fence.ErrStale) {
+								t.Errorf("token %d came after the newest: %v", tok, err)
+							}
 						})
 						synctest.Wait()
 					}

@@ -124,6 +124,10 @@ func TestToken_UnmarshalText_leavesTheTokenOnError(t *testing.T) {
 	got := fence.Token(54)
 	require.ErrorIs(t, got.UnmarshalText([]byte("055")), fence.ErrInvalidToken)
 	require.Equal(t, fence.Token(54), got)
+	require.ErrorIs(t, (*fence.ReadToken)(&got).UnmarshalText([]byte("055")), fence.ErrInvalidToken)
+	require.Equal(t, fence.Token(54), got)
+	_, err := fence.ParseRead("055")
+	require.ErrorIs(t, err, fence.ErrInvalidToken)
 
 	require.Error(t, json.Unmarshal([]byte(`55`), &got), "a JSON number may have been rounded")
 	require.Equal(t, fence.Token(54), got)

@@ -190,6 +190,9 @@ func TestLock_refusesWhatItCannotKeep(t *testing.T) {
 		other := a.leaderRecord()
 		other.LeaseDurationSeconds = 5
 		require.EqualError(t, a.Update(t.Context(), other), "k8slock: LeaseDurationSeconds is 5, want the tenure's, 15")
+		for _, record := range []resourcelock.LeaderElectionRecord{short, long, others} {
+			require.Error(t, a.Update(t.Context(), record))
+		}
 		require.Len(t, a.c.Calls(fakeetcd.Any), sent)
 	})
 }

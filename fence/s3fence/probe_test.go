@@ -195,12 +195,31 @@ func TestBucket_Probe(t *testing.T) {
 	require.Positive(t, mixed)
 }
 
-// An endpoint that refuses requests is not reported as unsafe.
+// An endpoint that refuses a request, whichever, is not reported as safe, nor as unsafe.
 func TestBucket_Probe_failure(t *testing.T) {
-	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-		return reply(r, http.StatusNotFound, "", []byte(`<Error><Code>NoSuchBucket</Code></Error>`)), nil
-	}, s3fence.Options{})
-	err := b.Probe(t.Context())
-	require.ErrorContains(t, err, "NoSuchBucket")
-	require.NotErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
+	for nth, sent := 1, 1; sent >= nth; nth++ {
+		synctest.Test(t, func(t *testing.T) {
+			var store memory
+			var mu sync.Mutex
+			sent = 0
+			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Method == http.MethodDelete { // clears up
+					return store.RoundTrip(r)
+				}
+				if sent++; sent == nth {
+					return reply(r, http.StatusForbidden, "", []byte(`<Error><Code>AccessDenied</Code></Error>`)), nil
+				}
+				return store.RoundTrip(r)
+			}, s3fence.Options{})
+			err := b.Probe(t.Context())
+			if sent < nth {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, "AccessDenied", nth)
+			require.NotErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
+		})
+	}
 }
