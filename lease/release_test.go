@@ -260,6 +260,32 @@ func TestRelease_waits_keyWithoutItsLease(t *testing.T) {
 	})
 }
 
+// Whichever request etcd refuses, Release returns that, and the lock is held.
+func TestRelease_isRefused(t *testing.T) {
+	for _, mode := range []lease.ReleaseMode{lease.ReleaseAsked, lease.ReleaseWait, lease.ReleaseNow} {
+		for nth, refused := 1, true; refused && nth < 9; nth++ { // ReleaseWait asks again and again
+			inBubble(t, fmt.Sprintf("mode %d, request %d", mode, nth), func(t *testing.T) {
+				e := start(t, lease.Options{})
+				l := e.lock(t, "a")
+				c := e.srv.NewClient(t.Context())
+				sent := 0
+				c.Inject(fakeetcd.Any, fakeetcd.Fault{Times: 1, Err: errDenied, Match: func(fakeetcd.Call) bool {
+					sent++
+					return sent == nth
+				}})
+				err := lease.Release(timeout(t, 10*time.Second), c.Client, "a", lease.ReleaseOptions{Mode: mode})
+				if refused = sent >= nth; !refused {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+				synctest.Wait()
+				requireLive(t, l)
+			})
+		}
+	}
+}
+
 func TestRelease_errors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
