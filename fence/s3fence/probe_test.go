@@ -196,21 +196,22 @@ func TestBucket_Probe(t *testing.T) {
 	require.Positive(t, mixed)
 }
 
-// An endpoint that refuses a write, whichever, or all reads is not reported as safe, nor as unsafe.
+// If an endpoint refuses one write, or all reads, Probe returns that, and reports the endpoint neither as safe nor as
+// unsafe.
 func TestBucket_Probe_failure(t *testing.T) {
-	// 0: the reads; from 6 on in the races
+	// 0 stands for the reads. The writes from the sixth on are in the races.
 	for _, nth := range []int64{0, 1, 2, 3, 4, 5, 6, 22} {
 		synctest.Test(t, func(t *testing.T) {
 			var store memory
 			var writes atomic.Int64
 			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 				if r.Method == http.MethodPut && writes.Add(1) == nth || r.Method == http.MethodGet && nth == 0 {
-					return reply(r, http.StatusForbidden, "", []byte(`<Error><Code>AccessDenied</Code></Error>`)), nil
+					return reply(r, http.StatusNotFound, "", []byte(`<Error><Code>NoSuchBucket</Code></Error>`)), nil
 				}
 				return store.RoundTrip(r)
 			}, s3fence.Options{})
 			err := b.Probe(t.Context())
-			require.ErrorContains(t, err, "AccessDenied", "write %d", nth)
+			require.ErrorContains(t, err, "NoSuchBucket", "write %d", nth)
 			require.NotErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
 			require.Empty(t, store.objects, "the probe left something behind")
 		})

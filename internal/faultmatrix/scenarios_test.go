@@ -172,8 +172,8 @@ func goRound(w *world, s *actor) {
 	}
 }
 
-// strays: keys that are no contenders make each read of a queue one by name. Those that have the form of one, here of
-// lease 1f, are also read.
+// strays: while a queue has keys that are no contenders, it is read by names. A key that looks like a contender's, here
+// one of lease 1f, is read by itself too.
 func strays(w *world, s *actor) {
 	w.stray("a/stray")
 	w.stray("a/1f")
@@ -189,7 +189,7 @@ func straysBesideTries(w *world, s *actor) {
 	r := w.rival().lock("b")
 	w.inBackground(func() { r.keep(300 * ms).unlock() })
 	s.tryAll("a", "b").unlock()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // until b is free
 	s.tryAll("a", "b").keep(100 * ms).unlock()
 }
 
@@ -198,7 +198,7 @@ func straysBesidePermits(w *world, s *actor) {
 	first, second := w.rival(), w.rival()
 	w.inBackground(func() { first.permit().keep(1200 * ms).unlock() })
 	w.inBackground(func() { second.permit().keep(1500 * ms).unlock() })
-	time.Sleep(5 * ms)
+	time.Sleep(5 * ms) // until both have one
 	s.permit().keep(300 * ms).unlock()
 	s.tryPermit().keep(300 * ms).unlock()
 	s.campaign("a", election.Options{Value: "s"}).keep(300 * ms).unlock()
