@@ -3,11 +3,8 @@ package fencetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -74,26 +71,18 @@ type Wire struct {
 func (w Wire) Run(t *testing.T) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, Server){
-		"refuses and accepts":             w.refusesAndAccepts,
-		"readers raise no mark":           w.readersRaiseNoMark,
-		"resource is that of the request": w.resourceOfTheRequest,
-		"refusals cross the wire":         w.refusalsCross,
-		"values of the caller":            w.valuesOfTheCaller,
-		"a wait ends with its context":    w.waitEnds,
-		"only atomic cannot be overtaken": w.overtaken,
-		"a handler that panics":           w.panics,
-		"a failed check leaks nothing":    w.failedCheck,
-
-		"readers are checked":                w.readersAreChecked,
-		"readers are served without a check": w.readersUnchecked,
-		"readers do not write":               w.readersDoNotWrite,
+		"rules":                              w.rules,
+		"refuses what is malformed":          w.malformed,
+		"served without a check":             w.unchecked,
+		"refusals cross the wire":            w.refusalsCross,
+		"values of the caller":               w.valuesOfTheCaller,
+		"a wait ends with its context":       w.waitEnds,
+		"only atomic cannot be overtaken":    w.overtaken,
+		"a handler that panics":              w.panics,
+		"a failed check leaks nothing":       w.failedCheck,
 		"others beside a reader":             w.besideAReader,
-
 		"the lock is carried along":          w.locksAreCarried,
-		"another lock is refused":            w.otherLocksAreRefused,
-		"tokens without a lock":              w.tokensWithoutALock,
 		"the lock is not that of the server": w.lockOfTheServer,
-		"malformed locks":                    w.malformedLocks,
 	} {
 		for kind, atomic := range map[string]bool{"early": false, "atomic": true} {
 			t.Run(name+"/"+kind, func(t *testing.T) { test(t, Server{Atomic: atomic, Guard: &fence.Guard{MaxEra: 32767}}) })
@@ -102,9 +91,9 @@ func (w Wire) Run(t *testing.T) {
 }
 
 // send sends a request for "orders" and compares the outcome.
-func send(ctx context.Context, t *testing.T, c Client, want Outcome, values ...string) error {
+func send(ctx context.Context, t *testing.T, c Client, want Outcome) error {
 	t.Helper()
-	return sendSet(ctx, t, c, want, Set{Write: values})
+	return sendSet(ctx, t, c, want, Set{})
 }
 
 func sendSet(ctx context.Context, t *testing.T, c Client, want Outcome, set Set) error {
@@ -114,203 +103,123 @@ func sendSet(ctx context.Context, t *testing.T, c Client, want Outcome, set Set)
 	return err
 }
 
-func (w Wire) refusesAndAccepts(t *testing.T, s Server) {
-	t.Helper()
-	require.NoError(t, s.Guard.Claim("orders", 54))
-	var served []fence.Token
-	s.Handle = func(ctx context.Context) error {
-		token, _ := fence.FromContext(ctx)
-		served = append(served, token)
-		return nil
-	}
-	c := w.Start(t, s)
-	err := send(fence.NewContext(t.Context(), 41), t, c, Stale)
-	RequireRefusal(t, &fence.StaleError{Token: 41, Highest: 54}, err, "orders", "")
-	require.ErrorIs(t, send(t.Context(), t, c, Missing), w.Missing)
-	for _, values := range [][]string{{"054"}, {"0"}, {""}, {"54,54"}, {"54, 54"}, {"54", "54"}, {"54", "55"}} {
-		require.ErrorIs(t, send(t.Context(), t, c, Invalid, values...), fence.ErrInvalidToken)
-	}
-	require.Empty(t, served, "no refused request reaches the handler")
-	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
-
-	for _, token := range []fence.Token{54, 54, 60} {
-		require.NoError(t, send(fence.NewContext(t.Context(), token), t, c, Served))
-	}
-	require.Equal(t, []fence.Token{54, 54, 60}, served)
-	require.Equal(t, map[string]fence.Token{"orders": 60}, s.Guard.Marks())
+// tenure is what a context carries.
+type tenure struct {
+	token fence.Token
+	read  fence.ReadToken
+	lock  string
+	named bool
 }
 
-func (w Wire) readersRaiseNoMark(t *testing.T, s Server) {
-	t.Helper()
-	require.NoError(t, s.Guard.Claim("orders", 54))
-	var carried []fence.Token
-	s.ReadOnly, s.CheckRead = true, s.Guard.CheckReadContext // it must ignore writers' tokens
-	s.Handle = func(ctx context.Context) error {
-		token, _ := fence.FromContext(ctx)
-		carried = append(carried, token)
-		return nil
-	}
-	c := w.Start(t, s)
-	for _, token := range []fence.Token{0, 41, 60} {
-		got, err := c.Send(fence.NewContext(t.Context(), token), "", Set{}) // no resource is needed
-		require.Equal(t, Served, got, "%v", err)
-	}
-	require.Equal(t, []fence.Token{0, 41, 60}, carried)
-	require.ErrorIs(t, send(t.Context(), t, c, Invalid, "060"), fence.ErrInvalidToken)
-	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
-	require.Empty(t, s.Guard.ReadMarks())
+func tenureOf(ctx context.Context) (c tenure) {
+	c.token, _ = fence.FromContext(ctx)
+	c.read, _ = fence.ReadFromContext(ctx)
+	c.lock, c.named = fence.LockFromContext(ctx)
+	return c
 }
 
-func (w Wire) resourceOfTheRequest(t *testing.T, s Server) {
+// The guard decides about each request, of a writer or a reader, by the rule of all stores. The handler runs only if the
+// token was accepted, with what the client's context carries. The client gets the refusal.
+func (w Wire) rules(t *testing.T, s Server) {
 	t.Helper()
-	served := 0
-	s.Handle = func(context.Context) error { served++; return nil }
-	c := w.Start(t, s)
-	for _, tt := range []struct {
-		resource string
-		want     Outcome
-	}{
-		{"a", Served},
-		{"b", Served},
-		{strings.Repeat("n", fence.MaxResource), Served},
-		{"", NoResource},
-		{strings.Repeat("n", fence.MaxResource+1), LongResource},
-	} {
-		got, err := c.Send(fence.NewContext(t.Context(), 54), tt.resource, Set{})
-		require.Equal(t, tt.want, got, "%d bytes: %v", len(tt.resource), err)
+	told, carried := new(Told), tenure{}
+	s.Guard.Hooks, s.CheckRead = told.Hooks(), s.Guard.CheckReadContext
+	s.Handle = func(ctx context.Context) error { carried = tenureOf(ctx); return nil }
+	rules := Rules{
+		Verbs: map[string]Verb{}, Lax: map[string]Verb{}, Told: told,
+		Marks: func(_ *testing.T, resource string) Marks {
+			return Marks{s.Guard.Marks()[resource], fence.Token(s.Guard.ReadMarks()[resource]), s.Guard.Locks()[resource]}
+		},
 	}
-	require.Equal(t, 3, served)
-	require.Len(t, s.Guard.Marks(), 3)
+	for _, name := range []string{"Claim", "ClaimRead"} {
+		s.ReadOnly = name == "ClaimRead"
+		c := w.Start(t, s)
+		verb := func(lax bool) Verb {
+			return Verb{Reads: name == "ClaimRead", Call: func(ctx context.Context, resource string) error {
+				s.Guard.AllowUnnamed, carried = lax, tenure{}
+				outcome, err := c.Send(ctx, resource, Set{})
+				want, served := Served, tenureOf(ctx)
+				if stale, ok := errors.AsType[*fence.StaleError](err); ok {
+					want, served, err = Stale, tenure{}, stale
+				} else if other, ok := errors.AsType[*fence.OtherLockError](err); ok {
+					want, served, err = OtherLock, tenure{}, other
+				}
+				require.Equal(t, want, outcome, "%v", err)
+				require.Equal(t, served, carried)
+				return err
+			}}
+		}
+		rules.Verbs[name], rules.Lax[name] = verb(false), verb(true)
+		longest, err := c.Send(rules.Verbs[name].Context(t.Context(), 54), strings.Repeat("n", fence.MaxResource), Set{})
+		require.Equal(t, Served, longest, "%v", err)
+	}
+	rules.Decide(t)
 }
 
-// A request that waits for its turn, or a reader that waits for an older writer, ends with its context, when its client
-// is gone.
-func (w Wire) waitEnds(t *testing.T, s Server) {
+// A malformed token or name, two of either, and a name without a token are refused, whether the request writes or not.
+// So is a resource without a name or with a long one, and a request that writes and has no writer's token: the token of
+// a reader does not count, also at an older server. Nothing of these reaches the handler or raises a mark. Package wire
+// tests more spellings.
+func (w Wire) malformed(t *testing.T, s Server) {
 	t.Helper()
 	s.CheckRead = s.Guard.CheckReadContext
 	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
+	long, token := strings.Repeat("n", fence.MaxLock+1), []string{"54"}
+	sets := []Set{{Lock: []string{"accounts"}}, {Write: token, Read: token}, {Write: []string{"55"}, Read: token}}
+	for _, values := range [][]string{{"054"}, {"0"}, {""}, {"54,54"}, {"54, 54"}, {"54", "54"}, {"54", "55"}} {
+		sets = append(sets, Set{Write: values}, Set{Read: values})
+	}
+	for _, values := range [][]string{{""}, {"%c3%a9"}, {"a", "a"}, {"a", "b"}, {long}} {
+		sets = append(sets, Set{Write: token, Lock: values}, Set{Read: token, Lock: values})
+	}
 	for _, s.ReadOnly = range []bool{false, true} {
 		c := w.Start(t, s)
-		require.NoError(t, s.Guard.Do("orders", 41, func() error {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			cancel(errors.New("the client has gone"))
-			got, err := serve(Verb{Reads: s.ReadOnly}.Context(ctx, 54), c)
-			require.Equal(t, Ended, got, "%v", err)
-			return nil
-		}))
+		for _, set := range sets {
+			require.ErrorIs(t, sendSet(t.Context(), t, c, Invalid, set), fence.ErrInvalidToken)
+		}
+		for _, ctx := range []context.Context{writerOf(t, 54, ""), writerOf(t, 54, "\xff"), readerOf(t, 54, long)} {
+			_, err := c.Send(ctx, "orders", Set{})
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, "its lock's name", "the client reports it and sends nothing")
+		}
+		for resource, want := range map[string]Outcome{"": NoResource, strings.Repeat("n", fence.MaxResource+1): LongResource} {
+			got, err := c.Send(Verb{Reads: s.ReadOnly}.Context(t.Context(), 54), resource, Set{})
+			require.Equal(t, want, got, "%d bytes: %v", len(resource), err)
+		}
+		if !s.ReadOnly {
+			require.ErrorIs(t, send(t.Context(), t, c, Missing), w.Missing)
+			require.ErrorIs(t, send(fence.NewReadContext(t.Context(), 54), t, c, Missing), w.Missing)
+		}
 	}
-	require.Equal(t, map[string]fence.Token{"orders": 41}, s.Guard.Marks())
+	require.Empty(t, s.Guard.Marks())
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// The handler of token 41 is paused between the check and its write while 54 is sent. With an early check the stale
-// write comes last, unless the store refuses it.
-func (w Wire) overtaken(t *testing.T, s Server) {
+// A request that does not write is served whatever writer's token it has, also where the tokens of readers are checked,
+// and whatever reader's token if there is no check of readers. Its token is carried along and raises no mark, and it
+// needs no resource.
+func (w Wire) unchecked(t *testing.T, s Server) {
 	t.Helper()
-	for _, stored := range []bool{false, true} {
-		s := s
-		s.Guard = new(fence.Guard)
-		var (
-			mu      sync.Mutex
-			store   fence.Guard
-			writes  []fence.Token
-			checked = make(chan struct{})
-			resume  = make(chan struct{})
-		)
-		s.Handle = func(ctx context.Context) error {
-			token, _ := fence.FromContext(ctx)
-			if token == 41 {
-				close(checked)
-				<-resume
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if stored {
-				if err := store.Check("orders", token); err != nil {
-					return err
-				}
-			}
-			writes = append(writes, token)
-			return nil
-		}
-		c := w.Start(t, s)
-		var running sync.WaitGroup
-		running.Go(func() { _, _ = c.Send(fence.NewContext(t.Context(), 41), "orders", Set{}) })
-		<-checked
-		newer := make(chan struct{})
-		running.Go(func() {
-			defer close(newer)
-			_, _ = c.Send(fence.NewContext(t.Context(), 54), "orders", Set{})
-		})
-		if s.Atomic {
-			// No event shows that the newer request waits, so give it time to come too early.
-			select {
-			case <-newer:
-			case <-time.After(50 * time.Millisecond):
-			}
-		} else {
-			<-newer
-		}
-		close(resume)
-		running.Wait()
-		want := []fence.Token{54, 41}
-		switch {
-		case s.Atomic:
-			want = []fence.Token{41, 54}
-		case stored:
-			want = []fence.Token{54}
-		}
-		require.Equal(t, want, writes)
+	require.NoError(t, s.Guard.Claim("orders", 54))
+	var carried tenure
+	s.ReadOnly = true
+	s.Handle = func(ctx context.Context) error { carried = tenureOf(ctx); return nil }
+	none := w.Start(t, s)
+	s.CheckRead = s.Guard.CheckReadContext
+	checked := w.Start(t, s)
+	serves := func(ctx context.Context, c Client) {
+		got, err := c.Send(ctx, "", Set{})
+		require.Equal(t, Served, got, "%v", err)
+		require.Equal(t, tenureOf(ctx), carried)
 	}
-}
-
-// A handler that panics leaves the mark raised and the resource free. The context of an atomic handler ends with it.
-func (w Wire) panics(t *testing.T, s Server) {
-	t.Helper()
-	left := make(chan context.Context, 3)
-	bug := errors.New("bug")
-	s.Handle = func(ctx context.Context) error {
-		left <- ctx
-		if token, _ := fence.FromContext(ctx); token == 54 {
-			panic(bug)
-		}
-		return ctx.Err()
+	for _, token := range []fence.Token{0, 41, 60} {
+		serves(fence.NewContext(t.Context(), token), none)
+		serves(fence.NewContext(t.Context(), token), checked)
 	}
-	c := w.Start(t, s)
-	require.PanicsWithError(t, "bug", func() { _, _ = serve(fence.NewContext(t.Context(), 54), c) })
-	got, err := serve(fence.NewContext(t.Context(), 53), c)
-	require.Equal(t, Stale, got, "%v", err)
-	got, err = serve(fence.NewContext(t.Context(), 55), c)
-	require.Equal(t, Served, got, "%v", err)
-	for close(left); s.Atomic && len(left) > 0; {
-		require.ErrorIs(t, (<-left).Err(), context.Canceled, "goroutines that the handler left behind must stop")
+	if !s.Atomic { // the other checks with its guard
+		serves(fence.NewReadContext(t.Context(), 41), none)
+		require.ErrorIs(t, sendSet(t.Context(), t, none, Invalid, Set{Read: []string{"060"}}), fence.ErrInvalidToken)
 	}
-}
-
-// A server's own check, for example a store's, gets the token and its lock. If it fails, the request is refused, and the
-// client does not learn why.
-func (w Wire) failedCheck(t *testing.T, s Server) {
-	t.Helper()
-	if s.Atomic {
-		return
-	}
-	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
-	var got []any
-	s.Check = func(ctx context.Context, resource string, token fence.Token) error {
-		carried, _ := fence.FromContext(ctx)
-		lock, _ := fence.LockFromContext(ctx)
-		got = []any{carried, resource, token, lock}
-		return errors.New("dial 10.0.0.7: refused")
-	}
-	s.CheckRead = func(ctx context.Context, resource string, token fence.ReadToken) error {
-		carried, _ := fence.ReadFromContext(ctx)
-		lock, _ := fence.LockFromContext(ctx)
-		got = []any{fence.Token(carried), resource, fence.Token(token), lock}
-		return errors.New("dial 10.0.0.7: refused")
-	}
-	for _, s.ReadOnly = range []bool{false, true} {
-		err := send(Verb{Reads: s.ReadOnly}.Context(t.Context(), 54, "accounts"), t, w.Start(t, s), Unchecked)
-		require.NotContains(t, fmt.Sprint(err), "10.0.0.7")
-		require.Equal(t, []any{fence.Token(54), "orders", fence.Token(54), "accounts"}, got)
-	}
+	require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
+	require.Empty(t, s.Guard.ReadMarks())
 }
