@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
@@ -76,12 +75,6 @@ func serve(t *testing.T, s *grpcfence.Server, impl *service) testgrpc.TestServic
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	return testgrpc.NewTestServiceClient(conn)
-}
-
-// with returns a context whose metadata has exactly these values.
-func with(t *testing.T, tokens ...string) context.Context {
-	t.Helper()
-	return metadata.NewOutgoingContext(t.Context(), metadata.MD{grpcfence.MetadataKey: tokens})
 }
 
 // requireInfo checks a refusal's status and returns the metadata of its detail.

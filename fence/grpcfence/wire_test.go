@@ -2,6 +2,8 @@ package grpcfence_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,26 +19,39 @@ import (
 )
 
 func TestUnary_wire(t *testing.T) {
-	fencetest.Wire{Missing: grpcfence.ErrMissing, Start: start}.Run(t)
+	fencetest.Wire{Missing: grpcfence.ErrMissing, Start: wire{}.start}.Run(t)
+}
+
+// A stream is like a call of an early server, also of an atomic one: TestStream_eachMessage.
+func TestStream_wire(t *testing.T) {
+	fencetest.Wire{Missing: grpcfence.ErrMissing, Start: wire{streams: true}.start, Early: true}.Run(t)
 }
 
 // wire is a server with a client that sends it tokens.
 type wire struct {
-	t      *testing.T
-	server *grpcfence.Server
-	handle func(context.Context) error
-	client testgrpc.TestServiceClient
+	streams bool // the calls are streams, not unary calls
+	t       *testing.T
+	server  *grpcfence.Server
+	handle  func(context.Context) error
+	client  testgrpc.TestServiceClient
 }
 
-func start(t *testing.T, s fencetest.Server) fencetest.Client {
+func (w wire) method() string {
+	if w.streams {
+		return testgrpc.TestService_FullDuplexCall_FullMethodName
+	}
+	return testgrpc.TestService_UnaryCall_FullMethodName
+}
+
+func (w wire) start(t *testing.T, s fencetest.Server) fencetest.Client {
 	t.Helper()
-	const unary = testgrpc.TestService_UnaryCall_FullMethodName
-	opts := grpcfence.Options{Writes: func(method string) bool { return method == unary && !s.ReadOnly }}
-	named := func(_ context.Context, method string, req any) string {
-		if method != unary {
-			return "another method"
+	opts := grpcfence.Options{Writes: func(method string) bool { return method == w.method() && !s.ReadOnly }}
+	named := func(ctx context.Context, method string, req any) string {
+		_, unary := req.(*testgrpc.SimpleRequest)
+		if method != w.method() || unary == w.streams || w.streams && req != nil {
+			return "another call"
 		}
-		return string(req.(*testgrpc.SimpleRequest).GetPayload().GetBody())
+		return metadata.ValueFromIncomingContext(ctx, "resource")[0]
 	}
 	if !s.Atomic {
 		opts.CheckRead = s.CheckRead
@@ -52,26 +67,35 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 		server, err = grpcfence.NewAtomicServer(named, s.Guard, opts)
 	}
 	require.NoError(t, err)
-	client := serve(t, server, &service{
-		unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) error { return s.Handle(ctx) },
+	w.t, w.server, w.handle = t, server, s.Handle
+	w.client = serve(t, server, &service{
+		unary:  func(ctx context.Context, _ *testgrpc.SimpleRequest) error { return s.Handle(ctx) },
+		stream: func(s testgrpc.TestService_FullDuplexCallServer) error { return w.handle(s.Context()) },
 	})
-	return &wire{t, server, s.Handle, client}
+	return w
 }
 
-func request(resource string) *testgrpc.SimpleRequest {
-	return &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: []byte(resource)}}
-}
-
-func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
+func (w wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
 	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{
 		grpcfence.MetadataKey: set.Write, grpcfence.ReadMetadataKey: set.Read, grpcfence.LockMetadataKey: set.Lock,
+		"resource": {resource},
 	})
-	_, err := w.client.UnaryCall(ctx, request(resource))
+	if !w.streams {
+		_, err := w.client.UnaryCall(ctx, new(testgrpc.SimpleRequest))
+		return w.outcome(err), err
+	}
+	stream, err := w.client.FullDuplexCall(ctx)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
 	return w.outcome(err), err
 }
 
-func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
-	md := metadata.MD{}
+func (w wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
+	md := metadata.Pairs("resource", "orders")
 	if token, ok := fence.FromContext(client); ok {
 		md.Set(grpcfence.MetadataKey, token.String())
 	}
@@ -82,13 +106,25 @@ func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error
 		md.Set(grpcfence.LockMetadataKey, lock)
 	}
 	ctx := metadata.NewIncomingContext(server, md)
-	info := &grpc.UnaryServerInfo{FullMethod: testgrpc.TestService_UnaryCall_FullMethodName}
-	_, err := w.server.Unary(ctx, request("orders"), info,
+	if w.streams {
+		err := w.server.Stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: w.method()},
+			func(_ any, s grpc.ServerStream) error { return w.handle(s.Context()) })
+		return w.outcome(err), err
+	}
+	_, err := w.server.Unary(ctx, new(testgrpc.SimpleRequest), &grpc.UnaryServerInfo{FullMethod: w.method()},
 		func(ctx context.Context, _ any) (any, error) { return nil, w.handle(ctx) })
 	return w.outcome(err), err
 }
 
-func (w *wire) outcome(err error) fencetest.Outcome {
+// serverStream is a stream without messages.
+type serverStream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // a grpc.ServerStream has one
+}
+
+func (s serverStream) Context() context.Context { return s.ctx }
+
+func (w wire) outcome(err error) fencetest.Outcome {
 	st := status.Convert(err)
 	if len(st.Details()) > 0 {
 		for outcome, want := range map[fencetest.Outcome]struct {

@@ -165,14 +165,14 @@ var fenceMutants = []mutant{
 		file: "fence/grpcfence/intercept.go",
 		old:  "err == nil && c.writes && t.Write == 0 {",
 		new:  "err == nil && c.writes && t.Write == 0 && t.Read == 0 {",
-		by:   killer{inGrpcfence, "TestStream_checksAtTheStartAndCarriesTheToken/atomic", `"a reader does not write")`},
+		by:   killer{inGrpcfence, "TestStream_checksAtTheStart/atomic", `"a reader does not write")`},
 	},
 	{
 		name: "grpcfence: a reader is not checked",
 		file: "fence/grpcfence/intercept.go",
 		old:  "if !c.writes && (t.Read == 0 || s.opts.CheckRead == nil) {",
 		new:  "if !c.writes {",
-		by:   killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_true", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
+		by:   killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_true,_moved_false", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
 	},
 	{
 		name: "httpfence: a redirect takes a reader's header to another host",
@@ -200,7 +200,7 @@ var fenceMutants = []mutant{
 		file: "fence/grpcfence/metadata.go",
 		old:  `case len(set) == 0 && own[i] != "":`,
 		new:  `case len(set) == 0 && own[i] != "" && key != LockMetadataKey:`,
-		by:   killer{inGrpcfence, "TestStream_locks/atomic", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
+		by:   killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_false,_moved_false", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
 	},
 	{
 		name: "a request gets the locks of the service that handles it",
