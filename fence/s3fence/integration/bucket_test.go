@@ -47,7 +47,7 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 // newClient returns a client of the server.
 func newClient(t *testing.T, drop func(*http.Request) error) *s3.Client {
 	t.Helper()
-	transport := server.transport()
+	transport := newTransport()
 	t.Cleanup(transport.CloseIdleConnections)
 	return s3.New(s3.Options{
 		BaseEndpoint: aws.String("http://server"), Region: region, UsePathStyle: true,
