@@ -60,14 +60,9 @@ func ExampleMarks_Check() {
 		return tx.Commit(ctx)
 	}
 
-	db := &fakeDB{token: 54}
 	for _, token := range []fence.Token{54, 41} {
 		ctx := fence.NewContext(context.Background(), token) // a lock's context carries its token
-		tx, err := db.BeginTx(ctx, pgx.TxOptions{})
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(move(ctx, tx))
+		fmt.Println(move(ctx, &fakeTx{token: 54}))           // pool.BeginTx
 	}
 	// Output:
 	// <nil>

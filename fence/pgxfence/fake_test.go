@@ -2,7 +2,6 @@ package pgxfence_test
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -11,60 +10,26 @@ import (
 	"github.com/leasefence/leasefence/fence/pgxfence"
 )
 
-// fakeDB is a database whose marks always equal the token. The test chooses the result of COMMIT.
-type fakeDB struct {
-	token  fence.Token
-	opts   pgx.TxOptions // of the last transaction
-	commit func() error
+// fakeTx is a transaction that finds this token as the mark. It has only the methods that the example calls.
+type fakeTx struct {
+	pgx.Tx
+	token fence.Token
 }
 
-func (d *fakeDB) BeginTx(_ context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
-	d.opts = opts
-	return &fakeTx{d: d}, nil
-}
-
-func (d *fakeDB) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+func (*fakeTx) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
 	return pgconn.NewCommandTag("UPDATE 1"), nil
 }
 
-func (d *fakeDB) QueryRow(context.Context, string, ...any) pgx.Row { return fakeRow(d.token) }
+func (tx *fakeTx) QueryRow(context.Context, string, ...any) pgx.Row { return fakeRow(tx.token) }
+func (*fakeTx) Commit(context.Context) error                        { return nil }
+func (*fakeTx) Rollback(context.Context) error                      { return nil }
 
 type fakeRow fence.Token
 
 func (r fakeRow) Scan(dest ...any) error {
-	switch mark := dest[0].(type) {
-	case *fence.Token:
-		*mark = fence.Token(r)
-	case *int64: // of the transaction
-		*mark = int64(r)
-	default:
-		return errors.New("the mark is not scanned into a token")
-	}
+	*dest[0].(*fence.Token) = fence.Token(r)
 	return nil
 }
-
-// fakeTx has only the methods that Do calls; the others panic.
-type fakeTx struct {
-	pgx.Tx
-	d *fakeDB
-}
-
-func (tx *fakeTx) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
-	return tx.d.Exec(ctx, query, args...)
-}
-
-func (tx *fakeTx) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	return tx.d.QueryRow(ctx, query, args...)
-}
-
-func (tx *fakeTx) Commit(context.Context) error {
-	if tx.d.commit == nil {
-		return nil
-	}
-	return tx.d.commit()
-}
-
-func (tx *fakeTx) Rollback(context.Context) error { return nil }
 
 // untouched is a database that must not be used: its methods panic.
 type untouched struct{ pgxfence.DB }

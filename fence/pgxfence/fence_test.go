@@ -97,7 +97,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 func TestMarks_refusesATransactionForADatabase(t *testing.T) {
 	f := newFence(t, pgxfence.Options{})
 	ctx := fence.NewContext(t.Context(), 7)
-	both := beginner{&fakeTx{}}
+	both := beginner{}
 	for _, err := range []error{
 		f.Claim(ctx, both, "accounts"),
 		f.Do(ctx, both, "accounts", nothing),

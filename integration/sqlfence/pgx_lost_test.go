@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,7 +61,7 @@ func (c *wire) Close() error {
 }
 
 // The answer to COMMIT does not come, because the connection or the context ends: Do returns ErrUnknown, and fn does
-// not run again, whether COMMIT has arrived or not.
+// not run again, whether COMMIT has arrived or not. If nothing of COMMIT could be sent, the outcome is known.
 func TestPgx_answerToCommitIsLost(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		for _, arrives := range []bool{true, false} {
@@ -69,6 +70,25 @@ func TestPgx_answerToCommitIsLost(t *testing.T) {
 				r.losesTheAnswer(t, arrives, canceled)
 			}
 		}
+		r.reset(t)
+		f, err := newPGX(r.open(t, dial(func(wire *wire, b []byte) (int, error) {
+			if bytes.Contains(b, []byte("commit\x00")) {
+				return 0, net.ErrClosed
+			}
+			return wire.Conn.Write(b)
+		})), sqlfence.Options{Isolation: r.level})
+		require.NoError(t, err)
+		var level string
+		require.NoError(t, r.claim(as(t, older), resource))
+		err = f.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+			require.NoError(t, tx.scan(ctx, "SHOW transaction_isolation", &level))
+			return write(ctx, tx, 0, older)
+		})
+		require.ErrorIs(t, err, net.ErrClosed)
+		require.ErrorContains(t, err, "not committed")
+		require.NotErrorIs(t, err, pgxfence.ErrUnknown)
+		require.Equal(t, row{}, r.row(t))
+		require.Equal(t, strings.ToLower(r.level.String()), level)
 	})
 }
 
