@@ -61,9 +61,3 @@ func (s *Server) Revoke(tb testing.TB, id clientv3.LeaseID) {
 	_, err := s.Etcd.Server.LeaseRevoke(context.WithoutCancel(tb.Context()), &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
 	require.NoError(tb, err)
 }
-
-// Revision returns the current revision of the key space.
-func (s *Server) Revision(tb testing.TB) int64 {
-	tb.Helper()
-	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte("\x00")}).Header.Revision
-}
