@@ -89,7 +89,7 @@ func (g *Guard) with(ctx context.Context, c claimant) bid {
 // an older token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than a mark, and
 // matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) Claim(resource string, t Token) error {
-	return g.admit(resource, bare(writer(t)))
+	return g.admit(resource, bare(writer(t)), nil)
 }
 
 // Check reports whether t may still write to the resource. It accepts a token that equals the mark. A newer token
@@ -101,7 +101,7 @@ func (g *Guard) Claim(resource string, t Token) error {
 // wait if t is stale or equals the mark. A newer token waits for a function that [Guard.Do] is running. Safe for
 // concurrent use.
 func (g *Guard) Check(resource string, t Token) error {
-	return g.admit(resource, bare(writer(t)))
+	return g.admit(resource, bare(writer(t)), nil)
 }
 
 // CheckContext is [Guard.Check] with a context that ends the wait and has the name of the token's lock. If ctx ends,
@@ -109,7 +109,7 @@ func (g *Guard) Check(resource string, t Token) error {
 // another lock. The first token with a name waits as a newer token does, even if it equals the mark: so the function of
 // a [Guard.Do] without a context must not call CheckContext for its resource.
 func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) error {
-	return g.admit(resource, g.with(ctx, writer(t)))
+	return g.admit(resource, g.with(ctx, writer(t)), nil)
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
@@ -120,7 +120,7 @@ func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) erro
 // function that [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError]
 // if t is older than the write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
 func (g *Guard) ClaimRead(resource string, t ReadToken) error {
-	return g.admit(resource, bare(reader(t)))
+	return g.admit(resource, bare(reader(t)), nil)
 }
 
 // CheckRead reports whether t may still read the resource: it is not older than the write mark. It raises the read
@@ -131,14 +131,14 @@ func (g *Guard) ClaimRead(resource string, t ReadToken) error {
 // is what t's lock protects. This does not protect a value that is written elsewhere later: pass the token along and
 // check it where the value is written. Safe for concurrent use.
 func (g *Guard) CheckRead(resource string, t ReadToken) error {
-	return g.admit(resource, bare(reader(t)))
+	return g.admit(resource, bare(reader(t)), nil)
 }
 
 // CheckReadContext is [Guard.CheckRead] with a context that ends the wait and has the name of the token's lock. If ctx
 // ends, the error matches that of ctx, and the marks are unchanged. The error is an [*OtherLockError] if the token is
 // of another lock.
 func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadToken) error {
-	return g.admit(resource, g.with(ctx, reader(t)))
+	return g.admit(resource, g.with(ctx, reader(t)), nil)
 }
 
 // Move makes the resource follow the lock with this name, and claims it with t, a token of that lock; see
@@ -147,7 +147,7 @@ func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadTok
 // new grant of the lock, or raise its era if it is in another cluster. The error matches [ErrInvalidToken] if t is not
 // valid or [CheckLock] refuses the name. On failure nothing is changed.
 func (g *Guard) Move(resource string, t Token, lock string) error {
-	return g.admit(resource, bid{ctx: anytime, claimant: writer(t), lock: lock, moving: true})
+	return g.admit(resource, bid{ctx: anytime, claimant: writer(t), lock: lock, moving: true}, nil)
 }
 
 // Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource:
@@ -171,47 +171,24 @@ func (g *Guard) DoContext(ctx context.Context, resource string, t Token, fn func
 	return g.do(resource, g.with(ctx, writer(t)), fn)
 }
 
-// do is Do; the wait for the turn ends with the bid's context.
 func (g *Guard) do(resource string, b bid, fn func() error) error {
 	if fn == nil {
 		return fmt.Errorf("fence: do for %q: fn is nil, want a function", resource)
 	}
-	ran, err := g.run(resource, b, fn)
+	return g.admit(resource, b, fn)
+}
+
+// admit is Check, or Do if fn is not nil. The wait for the turn ends with the bid's context.
+func (g *Guard) admit(resource string, b bid, fn func() error) error {
+	ran, err := false, g.validate(resource, b)
+	if err == nil {
+		ran, err = g.find(resource).accept(resource, b, fn)
+	}
 	if ran {
 		g.Hooks.Tell(b.ctx, b.access(resource), nil)
 	} else {
 		g.Hooks.Tell(b.ctx, b.access(resource), err)
 	}
-	return err
-}
-
-// run is do without the hooks. It reports whether fn has run.
-func (g *Guard) run(resource string, b bid, fn func() error) (ran bool, err error) {
-	if err := g.validate(resource, b); err != nil {
-		return false, err
-	}
-	m := g.find(resource)
-	// A stale caller is refused without waiting for its successor's function.
-	if err := m.refuse(resource, b); err != nil {
-		return false, err
-	}
-	if err := m.take(b.ctx, resource); err != nil {
-		return false, err
-	}
-	defer m.give()
-	if err := m.raise(resource, b); err != nil {
-		return false, err
-	}
-	return true, fn()
-}
-
-// admit is Check; the wait for the turn ends with the bid's context.
-func (g *Guard) admit(resource string, b bid) error {
-	err := g.validate(resource, b)
-	if err == nil {
-		err = g.find(resource).accept(resource, b)
-	}
-	g.Hooks.Tell(b.ctx, b.access(resource), err)
 	return err
 }
 

@@ -39,7 +39,7 @@ func (g *Guard) claimPath(path string, t Token) error {
 		return err
 	}
 	for _, n := range nodes {
-		if err := n.accept(n.resource, n.bid); err != nil {
+		if _, err := n.accept(n.resource, n.bid, nil); err != nil {
 			return err
 		}
 	}

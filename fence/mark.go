@@ -78,17 +78,21 @@ func (m *marks) refuse(resource string, b bid) error {
 // has reports whether a bid that is not refused changes nothing.
 func (m *marks) has(b bid) bool { return m.lifted(b) == *m }
 
-// accept raises the bid's mark, unless the marks refuse it. It waits for the turn only if it changes the marks.
-func (m *mark) accept(resource string, b bid) error {
+// accept raises the bid's mark, unless the marks refuse it, and then runs fn in the same turn, if there is one. It reports
+// whether fn has run. A bid that is refused does not wait for the turn, nor one that changes nothing and has no fn.
+func (m *mark) accept(resource string, b bid, fn func() error) (ran bool, err error) {
 	now := m.marks.Load()
-	if err := now.refuse(resource, b); err != nil || now.has(b) {
-		return err
+	if err := now.refuse(resource, b); err != nil || fn == nil && now.has(b) {
+		return false, err
 	}
 	if err := m.take(b.ctx, resource); err != nil {
-		return err
+		return false, err
 	}
 	defer m.give()
-	return m.raise(resource, b)
+	if err := m.raise(resource, b); err != nil || fn == nil {
+		return false, err
+	}
+	return true, fn()
 }
 
 // raise needs the turn, so that no mark changes between the comparison and the store.

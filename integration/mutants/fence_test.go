@@ -37,22 +37,22 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: Claim installs nothing",
 		file: "fence/guard.go",
-		old:  "Claim(resource string, t Token) error {\n\treturn g.admit(resource, bare(writer(t)))",
+		old:  "Claim(resource string, t Token) error {\n\treturn g.admit(resource, bare(writer(t)), nil)",
 		new:  "Claim(resource string, t Token) error {\n\treturn g.validate(resource, bare(writer(t)))",
 		by:   killer{inFence, "FuzzGuard/seed#0", `require.Equal(t, model[resource], marksOf(g, resource).Normal())`},
 	},
 	{
 		name: "Guard: a token is not compared again after a wait",
-		file: "fence/guard.go",
-		old:  "if err := m.raise(resource, b); err != nil {\n\t\treturn false, err\n\t}\n\treturn true, fn()",
-		new:  "m.marks.Store(&marks{write: b.Token})\n\treturn true, fn()",
+		file: "fence/mark.go",
+		old:  "if err := m.raise(resource, b); err != nil || fn == nil {",
+		new:  "if fn != nil {\n\t\tm.marks.Store(&marks{write: b.Token})\n\t} else if err := m.raise(resource, b); err != nil || true {",
 		by:   killer{inFence, "TestGuard_waitersAreComparedAgain", `require.Equal(t, map[string]fence.Token{"orders": newest}, g.Marks())`},
 	},
 	{
 		name: "Guard: Do lets newer tokens in before its function has returned",
-		file: "fence/guard.go",
-		old:  "defer m.give()\n\tif err := m.raise(resource, b); err != nil {\n\t\treturn false, err\n\t}\n\treturn true, fn()",
-		new:  "err = m.raise(resource, b)\n\tm.give()\n\tif err != nil {\n\t\treturn false, err\n\t}\n\treturn true, fn()",
+		file: "fence/mark.go",
+		old:  "defer m.give()\n\tif err := m.raise(resource, b); err != nil || fn == nil {",
+		new:  "err = m.raise(resource, b)\n\tm.give()\n\tif err != nil || fn == nil {",
 		by:   killer{inFence, "TestGuard_Do_newerTokenWaits", `54 was accepted while 41 was still writing`},
 	},
 	{
@@ -86,7 +86,7 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a reader does not wait for the older writer's function",
 		file: "fence/guard.go",
-		old:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.admit(resource, bare(reader(t)))",
+		old:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.admit(resource, bare(reader(t)), nil)",
 		new:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.find(resource).raise(resource, bare(reader(t)))",
 		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.Empty(t, g.ReadMarks(), "the reader waits")`},
 	},
@@ -100,8 +100,8 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a path's claim does not reach the nodes above",
 		file: "fence/guard_path.go",
-		old:  "\t\tif err := n.accept(n.resource, n.bid); err != nil {",
-		new:  "\t\tif n.read {\n\t\t\tcontinue\n\t\t}\n\t\tif err := n.accept(n.resource, n.bid); err != nil {",
+		old:  "\t\tif _, err := n.accept(n.resource, n.bid, nil); err != nil {",
+		new:  "\t\tif n.read {\n\t\t\tcontinue\n\t\t}\n\t\tif _, err := n.accept(n.resource, n.bid, nil); err != nil {",
 		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
 	},
 	{
@@ -114,7 +114,7 @@ var fenceMutants = []mutant{
 	{
 		name: "Guard: a path's claim waits for one node while it holds another",
 		file: "fence/guard_path.go",
-		old:  "\t\tif err := n.accept(n.resource, n.bid); err != nil {",
+		old:  "\t\tif _, err := n.accept(n.resource, n.bid, nil); err != nil {",
 		new:  "\t\tn.turn <- struct{}{}\n\t\tdefer n.give()\n\t\tif err := n.raise(n.resource, n.bid); err != nil {",
 		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"the claim holds %s", used)`},
 	},

@@ -67,7 +67,7 @@ var plants = []plant{
 		{"fence/mark.go", "case b.Token < m.write:", "case b.Token < m.write-1:"},
 	}},
 	{"a guard does not check again after a wait", []edit{
-		{"fence/guard.go", "\tif err := m.raise(resource, b); err != nil {\n\t\treturn false, err\n\t}\n\treturn true, fn()", "\t_ = m.raise(resource, b)\n\treturn true, fn()"},
+		{"fence/mark.go", "if err := m.raise(resource, b); err != nil || fn == nil {", "if err := m.raise(resource, b); fn == nil {"},
 	}},
 	// The reader waits for the oldest writer only.
 	{"a reader passes a writer that waits", []edit{
