@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// verbs returns all verbs, and all ways to write the key d.
+// verbs returns all verbs, and ways to write the key d.
 func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 	all := fencetest.VerbsOf(m.Claim, m.Check, m.Move, m.ClaimRead, m.CheckRead)
 	for name, write := range writes {
