@@ -46,6 +46,22 @@ func (w Wire) refusalsCross(t *testing.T, s Server) {
 		require.True(t, ok, "%v", err)
 		require.Equal(t, answer, other)
 	}
+	// Errors that only match, or have no value, are refusals too. Of two refusals the stale token counts.
+	stale, other := new(fence.StaleError), new(fence.OtherLockError)
+	for _, row := range []struct {
+		answer, back error
+		outcome      Outcome
+	}{
+		{fence.ErrStale, stale, Stale},
+		{(*fence.StaleError)(nil), stale, Stale},
+		{errors.Join(fence.ErrOtherLock, fence.ErrStale), stale, Stale},
+		{fence.ErrOtherLock, other, OtherLock},
+		{(*fence.OtherLockError)(nil), other, OtherLock},
+	} {
+		answer = row.answer
+		RequireRefusal(t, row.back, send(ctx, t, c, row.outcome), "", "")
+	}
+
 	for _, long := range []string{
 		strings.Repeat("n", 100_000), strings.Repeat("\xff", 2<<20), strings.Repeat("<", 100_000), strings.Repeat("\x00", 100_000),
 		strings.Repeat("\u2028", 100_000), strings.Repeat(`"`, 100_000),
