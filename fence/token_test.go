@@ -80,16 +80,23 @@ func TestToken_jsonIsAString(t *testing.T) {
 	require.JSONEq(t, `{}`, string(text))
 }
 
+// An error leaves a token as it was.
 func TestToken_jsonRefusesInvalid(t *testing.T) {
-	got := fence.Token(54)
-	require.ErrorIs(t, json.Unmarshal([]byte(`"055"`), &got), fence.ErrInvalidToken)
-	require.Error(t, json.Unmarshal([]byte(`55`), &got), "a JSON number may have been rounded")
-	require.Equal(t, fence.Token(54), got)
-
+	write, read := fence.Token(54), fence.ReadToken(54)
+	for _, got := range []any{&write, &read} {
+		require.ErrorIs(t, json.Unmarshal([]byte(`"055"`), got), fence.ErrInvalidToken)
+		require.Error(t, json.Unmarshal([]byte(`55`), got), "a JSON number may have been rounded")
+	}
+	require.Equal(t, fence.Token(54), write)
+	require.Equal(t, fence.ReadToken(54), read)
+	_, err := fence.ParseRead("055")
+	require.ErrorIs(t, err, fence.ErrInvalidToken)
 	for _, tok := range []fence.Token{0, -1, 1 << 48} {
-		_, err := json.Marshal(tok)
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, tok.String())
+		for _, invalid := range []any{tok, fence.ReadToken(tok)} {
+			_, err := json.Marshal(invalid)
+			require.ErrorIs(t, err, fence.ErrInvalidToken)
+			require.ErrorContains(t, err, tok.String())
+		}
 	}
 }
 
@@ -118,26 +125,4 @@ func FuzzParse(f *testing.F) {
 			require.False(t, strings.ContainsAny(err.Error(), "\n\x00"))
 		}
 	})
-}
-
-func TestToken_UnmarshalText_leavesTheTokenOnError(t *testing.T) {
-	got := fence.Token(54)
-	require.ErrorIs(t, got.UnmarshalText([]byte("055")), fence.ErrInvalidToken)
-	require.Equal(t, fence.Token(54), got)
-	require.ErrorIs(t, (*fence.ReadToken)(&got).UnmarshalText([]byte("055")), fence.ErrInvalidToken)
-	require.Equal(t, fence.Token(54), got)
-	_, err := fence.ParseRead("055")
-	require.ErrorIs(t, err, fence.ErrInvalidToken)
-
-	require.Error(t, json.Unmarshal([]byte(`55`), &got), "a JSON number may have been rounded")
-	require.Equal(t, fence.Token(54), got)
-}
-
-func TestToken_MarshalText_refusesInvalid(t *testing.T) {
-	for _, tok := range []fence.Token{0, -1, 1 << 48} {
-		text, err := tok.MarshalText()
-		require.ErrorIs(t, err, fence.ErrInvalidToken)
-		require.ErrorContains(t, err, tok.String())
-		require.Empty(t, text)
-	}
 }
