@@ -5,14 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 	"testing/synctest"
 
-	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -20,24 +16,18 @@ import (
 	"github.com/leasefence/leasefence/lease/leaseotel"
 )
 
-// process collects the spans and metrics of one process.
+// process collects the spans of one process.
 type process struct {
 	exporter *tracetest.InMemoryExporter
-	reader   *sdkmetric.ManualReader
 	tracers  *sdktrace.TracerProvider
-	meters   *sdkmetric.MeterProvider
 }
 
 func newProcess(options ...sdktrace.TracerProviderOption) *process {
-	p := &process{exporter: tracetest.NewInMemoryExporter(), reader: sdkmetric.NewManualReader()}
-	p.tracers = sdktrace.NewTracerProvider(append(options, sdktrace.WithSyncer(p.exporter))...)
-	p.meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(p.reader))
-	return p
+	exporter := tracetest.NewInMemoryExporter()
+	return &process{exporter, sdktrace.NewTracerProvider(append(options, sdktrace.WithSyncer(exporter))...)}
 }
 
-func (p *process) options() leaseotel.Options {
-	return leaseotel.Options{MeterProvider: p.meters, TracerProvider: p.tracers}
-}
+func (p *process) options() leaseotel.Options { return leaseotel.Options{TracerProvider: p.tracers} }
 
 // request runs fn under a span, as a caller with its own traces does.
 func (p *process) request(ctx context.Context, fn func(context.Context)) {
@@ -94,42 +84,4 @@ func value(s tracetest.SpanStub, key attribute.Key) string {
 		}
 	}
 	return ""
-}
-
-// metrics returns a line for each series, with its present value.
-func (p *process) metrics(t *testing.T) string {
-	t.Helper()
-	synctest.Wait()
-	var all metricdata.ResourceMetrics
-	require.NoError(t, p.reader.Collect(t.Context(), &all))
-	var lines []string
-	for _, scope := range all.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			add := func(of attribute.Set, format string, args ...any) {
-				lines = append(lines, fmt.Sprintf("%s %s%s ", m.Name, m.Unit, attributes(of.ToSlice()))+fmt.Sprintf(format, args...))
-			}
-			switch data := m.Data.(type) {
-			case metricdata.Sum[int64]:
-				for _, point := range data.DataPoints {
-					add(point.Attributes, "%d", point.Value)
-				}
-			case metricdata.Gauge[int64]:
-				for _, point := range data.DataPoints {
-					add(point.Attributes, "%d", point.Value)
-				}
-			case metricdata.Gauge[float64]:
-				for _, point := range data.DataPoints {
-					add(point.Attributes, "%v", point.Value)
-				}
-			case metricdata.Histogram[float64]:
-				for _, point := range data.DataPoints {
-					add(point.Attributes, "%v in %d", point.Sum, point.Count)
-				}
-			default:
-				require.Fail(t, m.Name)
-			}
-		}
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
 }

@@ -3,6 +3,8 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/otlptranslator"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace/noop"
@@ -20,6 +23,7 @@ import (
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/internal/telemetry"
 	"github.com/leasefence/leasefence/lease/leaseotel"
 	"github.com/leasefence/leasefence/lease/leaseprom"
 	"github.com/leasefence/leasefence/lease/leasetest"
@@ -35,20 +39,24 @@ func TestMetrics_areThoseOfLeaseprom(t *testing.T) {
 		resource := func(a fence.Access) string { return a.Resource }
 		resources := leaseprom.NewResources(leaseprom.ResourceOptions{Resource: resource})
 		want := prometheus.NewPedanticRegistry()
-		want.MustRegister(metrics, resources)
+		prometheus.WrapRegistererWith(prometheus.Labels{"session": "one"}, want).MustRegister(metrics)
+		want.MustRegister(resources)
 
 		got := prometheus.NewPedanticRegistry()
 		exporter, err := otelprom.New(otelprom.WithRegisterer(got),
 			otelprom.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
 		require.NoError(t, err)
 		meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
-		telemetry, err := leaseotel.New(leaseotel.Options{MeterProvider: meters, TracerProvider: noop.NewTracerProvider(), Lock: first})
+		otel, err := leaseotel.New(leaseotel.Options{
+			MeterProvider: meters, TracerProvider: noop.NewTracerProvider(), Lock: first,
+			Attributes: []attribute.KeyValue{attribute.String("session", "one")},
+		})
 		require.NoError(t, err)
 		others, err := leaseotel.NewResources(leaseotel.ResourceOptions{MeterProvider: meters, Resource: resource})
 		require.NoError(t, err)
 
 		srv := leasetest.New(t)
-		s := srv.Session(t, lease.Options{Hooks: lease.JoinHooks(metrics.Hooks(), telemetry.Hooks())})
+		s := srv.Session(t, lease.Options{Hooks: lease.JoinHooks(metrics.Hooks(), otel.Hooks())})
 		everything(t, srv, s)
 		for _, hooks := range []*fence.Hooks{resources.Hooks(), others.Hooks()} {
 			g := fence.Guard{Hooks: hooks}
@@ -66,6 +74,15 @@ func TestMetrics_areThoseOfLeaseprom(t *testing.T) {
 			require.Contains(t, scraped, name, "the test does not cause this")
 		}
 	})
+}
+
+// The exporter changes the names and units, so this compares them with the package's documentation.
+func TestMetrics_areDocumented(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "doc.go"))
+	require.NoError(t, err)
+	for _, d := range telemetry.Definitions {
+		require.Contains(t, string(doc), "//\t"+strings.TrimSpace(d.OpenTelemetry+" "+d.Unit)+"   ")
+	}
 }
 
 var named = []string{
