@@ -3,9 +3,7 @@ package lease_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,53 +184,4 @@ func TestKinds_input(t *testing.T) {
 		require.Len(t, e.c.Calls(fakeetcd.Txn), before)
 		require.NoError(t, e.tree(t, strings.Repeat("a/", 63)+"a").Unlock(ctx))
 	})
-}
-
-// tenures are the holds of all sessions, by name.
-type tenures struct {
-	mu   sync.Mutex // guards the fields below
-	held map[string]bool
-	last map[string]fence.Token
-}
-
-// hold holds names for a moment, and checks that nobody else does, and that their tokens grow.
-func (b *tenures) hold(token fence.Token, names ...string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, name := range names {
-		if b.held[name] || token <= b.last[name] {
-			return fmt.Errorf("%s is held: %t, or went to %d before %d", name, b.held[name], b.last[name], token)
-		}
-		b.held[name], b.last[name] = true, token
-	}
-	b.mu.Unlock()
-	time.Sleep(rand.N(20 * time.Millisecond))
-	b.mu.Lock()
-	for _, name := range names {
-		b.held[name] = false
-	}
-	return nil
-}
-
-// crowd makes turns calls of turn in each of several sessions at once. In the end no key is left.
-func crowd(t *testing.T, sessions, turns int, turn func(*lease.Session, *tenures) error) {
-	t.Helper()
-	srv := newServer(t)
-	book := &tenures{held: make(map[string]bool), last: make(map[string]fence.Token)}
-	done := make(chan error, sessions)
-	for range sessions {
-		s := open(t, srv, lease.Options{}).s
-		go func() {
-			var err error
-			for n := 0; n < turns && err == nil; n++ {
-				err = turn(s, book)
-			}
-			done <- err
-		}()
-	}
-	for range sessions {
-		require.NoError(t, receive(t, done))
-	}
-	time.Sleep(time.Minute)
-	require.Empty(t, srv.Keys(""))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -325,32 +324,5 @@ func TestSession_Permit_placeIsLostAtTheSlot(t *testing.T) {
 		requireLost(t, receive(t, waiting).err, lease.ReasonKeyDeleted)
 		b.at(time.Minute)
 		require.Zero(t, left.Load())
-	})
-}
-
-// Under random calls, never more callers hold a permit than there are permits, no slot has two holders, and the tokens
-// of each slot grow.
-func TestSession_Permit_random(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const of = 3
-		crowd(t, 8, 20, func(s *lease.Session, book *tenures) error {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if rand.IntN(5) == 0 {
-				cancel() // before the call, or while it waits
-				ctx, cancel = context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
-			}
-			defer cancel()
-			err := s.DoPermit(ctx, "a", of, func(ctx context.Context, token fence.Token) error {
-				p, _ := lease.PermitFromContext(ctx)
-				if p.Slot() < 0 || p.Slot() >= of {
-					return fmt.Errorf("there is no slot %d", p.Slot())
-				}
-				return book.hold(token, p.Name())
-			})
-			if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-				return nil
-			}
-			return err
-		})
 	})
 }
