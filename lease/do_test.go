@@ -95,6 +95,8 @@ func TestSession_Do_endsEarly(t *testing.T) {
 				time.AfterFunc(time.Second, func() { tc.end(e, cancel) })
 			}
 			err := e.s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error {
+				_, bounded := ctx.Deadline()
+				require.False(t, bounded)
 				receive(t, ctx.Done())
 				require.Equal(t, time.Second, e.now())
 				require.ErrorIs(t, context.Cause(ctx), tc.cause)
@@ -129,38 +131,6 @@ func TestSession_Do_cannotUnlock(t *testing.T) {
 		e.c.Restore()
 		e.at(8*time.Second + third)
 		require.Empty(t, e.keys(""), "deleted in the background")
-	})
-}
-
-// TryDo runs the function under a lock that is free, and releases it. If the lock is held, TryDo returns the holder at
-// once.
-func TestSession_TryDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "session"})
-		never := func(context.Context, fence.Token) error {
-			require.Fail(t, "called without the lock")
-			return nil
-		}
-		err := e.s.TryDo(t.Context(), "a", func(ctx context.Context, token fence.Token) error {
-			inCtx, _ := fence.FromContext(ctx)
-			require.Equal(t, token, inCtx)
-			require.Equal(t, "do", string(e.srv.Keys("a")[0].Value))
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			err := e.s.TryDo(ctx, "a", never)
-			locked, ok := errors.AsType[*lease.LockedError](err)
-			require.True(t, ok, err)
-			require.Equal(t, &lease.LockedError{Name: "a", Owner: "do", Key: e.keys("a")[0], Token: token}, locked)
-			return errMine
-		}, lease.WithOwner("do"))
-		require.ErrorIs(t, err, errMine)
-		require.NotErrorIs(t, err, lease.ErrLocked)
-		require.Empty(t, e.keys(""))
-
-		held := e.lock(t, "a")
-		require.ErrorIs(t, e.s.TryDo(timeout(t, time.Second), "a", never), lease.ErrLocked)
-		require.NoError(t, held.Unlock(t.Context()))
-		require.Zero(t, e.now())
 	})
 }
 

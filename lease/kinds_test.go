@@ -141,6 +141,7 @@ func TestKinds_input(t *testing.T) {
 			func(name string, opts ...lease.LockOption) error { return second(e.s.Lock(ctx, name, opts...)) },
 			func(name string, opts ...lease.LockOption) error { return second(e.s.TryLock(ctx, name, opts...)) },
 			func(name string, opts ...lease.LockOption) error { return e.s.Do(ctx, name, nothing, opts...) },
+			func(name string, opts ...lease.LockOption) error { return e.s.TryDo(ctx, name, nothing, opts...) },
 			func(name string, opts ...lease.LockOption) error { return second(e.s.RLock(ctx, name, opts...)) },
 			func(name string, opts ...lease.LockOption) error { return second(e.s.Permit(ctx, name, 1, opts...)) },
 		} {
