@@ -269,16 +269,7 @@ func startWithAnEarlierLease(t *testing.T) (e *env, earlier clientv3.LeaseID) {
 	return e, e.leaseIDs()[0]
 }
 
-func TestSession_Close_revokesAnEarlierLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e, _ := startWithAnEarlierLease(t)
-		require.NoError(t, e.s.Close(t.Context()))
-		require.Empty(t, e.leaseIDs())
-		require.Equal(t, usable, e.now())
-	})
-}
-
-// An earlier lease that cannot be revoked does not keep the present one.
+// Close revokes an earlier lease too. One that cannot be revoked does not keep the present one.
 func TestSession_Close_revokesThePresentLeaseFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, earlier := startWithAnEarlierLease(t)

@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,29 +106,6 @@ func TestLock_lossCarriesTheLastFailure(t *testing.T) {
 			require.ErrorIs(t, lost.Err, rpctypes.ErrPermissionDenied)
 			require.ErrorContains(t, lost, "permission denied")
 		})
-	}
-}
-
-// There are never two holders at a time, wherever in the renewal cycle the first is cut off.
-func TestLock_excludesInTimeAcrossACut(t *testing.T) {
-	for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
-		for _, answer := range []time.Duration{0, ttl / 11, ttl / 4} {
-			for cut := ttl / 20; cut < 2*ttl; cut += ttl / 7 {
-				inBubble(t, fmt.Sprintf("%v/%v/%v", ttl, answer, cut), func(t *testing.T) {
-					a := start(t, lease.Options{TTL: ttl})
-					b := a.join(t)
-					l := a.lock(t, "a")
-					end := a.ended(l)
-					a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: answer})
-					next := b.wait(t.Context(), "a")
-					a.at(cut)
-					a.c.Cut()
-					got := granted(t, next)
-					require.GreaterOrEqual(t, got.at-receive(t, end), ttl/10)
-					require.Greater(t, got.lock.Token(), l.Token())
-				})
-			}
-		}
 	}
 }
 

@@ -178,22 +178,6 @@ func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
 // A watch on an endpoint that has fallen silent reports nothing, while the renewals go to another. With each renewal
 // the session probes its watch stream. If that has not answered for half of the TTL, the watches are opened on another
 // stream.
-func TestSession_Lock_watchFallsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
-		b := a.join(t)
-		l := a.lock(t, "a")
-		next := b.wait(t.Context(), "a")
-		b.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
-		a.at(time.Second)
-		require.NoError(t, l.Unlock(t.Context()))
-		got := granted(t, next)
-		require.Equal(t, third+ttl/2, got.at)
-		requireLive(t, got.lock)
-	})
-}
-
-// The same for the watch of a held lock.
 func TestLock_watchFallsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})

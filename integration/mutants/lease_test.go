@@ -253,7 +253,7 @@ var leaseMutants = []mutant{
 		file: "lease/grant.go",
 		old:  "return g.ttl - g.margin - g.s.clock.Since(g.sent)",
 		new:  "return g.ttl - g.s.clock.Since(g.sent)",
-		by:   killer{inLease, "TestLock_excludesInTimeAcrossACut", `require.GreaterOrEqual(t, got.at-receive(t, end), ttl/10)`},
+		by:   killer{inLease, "TestLock_endsAtTheDeadline/never_renewed", `require.Equal(t, tc.want, receive(t, end))`},
 	},
 	{
 		name: "the deadline uses the requested TTL, not the granted one",
