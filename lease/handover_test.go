@@ -138,33 +138,3 @@ func TestHandOver_keyIsTaken(t *testing.T) {
 		require.Equal(t, []string{key}, e.keys(""), "nobody else's key is deleted")
 	})
 }
-
-// The lease is revoked while the hand-over is under way. The old hold is lost; the other callers fail with the loss, or
-// get the lock on a new lease.
-func TestHandOver_leaseIsRevoked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		old := e.s.Status().LeaseID
-		waiting := e.line(t, "a", 10)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-		unlocked := later(func() error { return l.Unlock(t.Context()) })
-		e.at(time.Second / 2)
-		require.NoError(t, e.srv.Revoke(old))
-		requireLost(t, receive(t, unlocked), lease.ReasonLeaseGone)
-		require.Equal(t, time.Second, e.now())
-		for _, next := range waiting {
-			got := receive(t, next)
-			require.Equal(t, time.Second, got.at)
-			if got.err != nil {
-				requireLost(t, got.err, lease.ReasonLeaseGone)
-				continue
-			}
-			require.Greater(t, got.lock.Token(), l.Token())
-			require.NotEqual(t, old, e.s.Status().LeaseID)
-			require.NoError(t, got.lock.Unlock(t.Context()))
-		}
-		again := e.lock(t, "a")
-		require.Equal(t, []string{again.Key()}, e.keys(""))
-	})
-}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"log/slog"
 	"strings"
 	"sync"
@@ -115,7 +114,8 @@ func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
 	})
 }
 
-// Changes ends with its context, with the session, or when its consumer leaves; each use begins with the present status.
+// Changes ends with its context or with the session; each use begins with the present status. A slow consumer misses
+// states, and gets the latest and the last.
 func TestSession_Changes_ends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
@@ -128,49 +128,26 @@ func TestSession_Changes_ends(t *testing.T) {
 
 		n := 0
 		for st := range e.s.Changes(t.Context()) {
-			n++
-			if n == 2 {
+			switch n++; n {
+			case 1:
+				require.Equal(t, lease.StateHeld, st.State)
+				require.NoError(t, e.srv.Revoke(st.LeaseID))
+				e.at(third)
+				require.Equal(t, lease.StateLost, e.s.Status().State)
+				e.lock(t, "a")
+			case 2:
+				require.Equal(t, e.s.Status(), st)
+				require.Equal(t, []clientv3.LeaseID{st.LeaseID}, e.leaseIDs(), "a new lease")
+				require.NoError(t, e.s.Close(t.Context()))
+			default:
 				require.Equal(t, lease.StateLost, st.State)
-				break
 			}
-			require.Equal(t, lease.StateHeld, st.State)
-			require.NoError(t, e.srv.Revoke(st.LeaseID))
 		}
+		require.Equal(t, 3, n)
 		require.Equal(t, third, e.now())
-		require.NoError(t, e.s.Close(t.Context()))
 		got = e.changes(t.Context())
 		<-got.ended
 		require.Equal(t, []lease.State{lease.StateLost}, states(got.take()))
-	})
-}
-
-// A slow consumer misses states, gets the latest, and delays nothing.
-func TestSession_Changes_slowConsumerGetsTheLatest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		next, stop := iter.Pull(e.s.Changes(t.Context()))
-		defer stop()
-		first, _ := next()
-		require.Equal(t, lease.StateHeld, first.State)
-
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 2, Lose: fakeetcd.Request})
-		e.at(2 * third) // jeopardy and held again
-		require.Equal(t, lease.StateHeld, e.s.Status().State)
-		require.GreaterOrEqual(t, len(e.sent(fakeetcd.KeepAliveOnce)), 3)
-		require.NoError(t, e.srv.Revoke(first.LeaseID))
-		e.at(4 * third) // lost
-		require.Equal(t, lease.StateLost, e.s.Status().State)
-		e.lock(t, "a") // and a new lease
-		latest, ok := next()
-		require.True(t, ok)
-		require.Equal(t, e.s.Status(), latest)
-
-		require.NoError(t, e.s.Close(t.Context()))
-		last, ok := next()
-		require.True(t, ok)
-		require.Equal(t, lease.StateLost, last.State)
-		_, ok = next()
-		require.False(t, ok)
 	})
 }
 

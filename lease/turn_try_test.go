@@ -91,33 +91,6 @@ func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 	})
 }
 
-// A caller that comes while a TryLock is under way stands behind it, and is served whether or not TryLock succeeds.
-func TestTurns_lockBehindATryLock(t *testing.T) {
-	for name, free := range map[string]bool{"that succeeds": true, "that fails": false} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
-			other := e.join(t)
-			var l *lease.Lock
-			if !free {
-				l = other.lock(t, "a")
-			}
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-			tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(t.Context(), "a") })
-			waiting := e.line(t, "a", 3)
-			got := receive(t, tried)
-			if free {
-				require.NoError(t, got.err)
-				l = got.lock
-			} else {
-				require.ErrorIs(t, got.err, lease.ErrLocked)
-			}
-			pass(t, l, waiting...)
-			require.Equal(t, time.Second, e.now())
-			require.Empty(t, e.keys(""))
-		})
-	}
-}
-
 // leaves reports whether a request leaves a queue, or those of a set.
 func leaves(c fakeetcd.Call) bool {
 	ops := c.Request.(*pb.TxnRequest).Success

@@ -111,19 +111,6 @@ func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 	}
 }
 
-// Without a bound by the caller, Unlock ends with the lease.
-func TestLock_Unlock_endsWithTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
-		e.at(time.Second)
-		e.c.Cut()
-		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
-		require.Equal(t, usable, e.now())
-		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked, "the first end counts")
-	})
-}
-
 // Unlock returns a refusal; the reaper keeps trying.
 func TestLock_Unlock_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -214,13 +201,14 @@ func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
 	})
 }
 
-// Once the lease is lost there is no confirmation to wait for, since its keys go with it: every Unlock returns the
-// loss.
+// Without a bound by the caller, Unlock ends with the lease. Once that is lost there is no confirmation to wait for,
+// since its keys go with it: every Unlock returns the loss.
 func TestLock_Unlock_againAfterTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
-		l := e.lock(t, "a")
+		l, other := e.lock(t, "a"), e.lock(t, "b")
 		e.c.Cut()
+		first := begin(e, func() (*lease.Lock, error) { return other, other.Unlock(t.Context()) })
 		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
 		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
 		for range 2 {
@@ -228,5 +216,9 @@ func TestLock_Unlock_againAfterTheLeaseIsLost(t *testing.T) {
 			require.Equal(t, usable, e.now())
 		}
 		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
+		got := receive(t, first)
+		requireLost(t, got.err, lease.ReasonDeadlinePassed)
+		require.Equal(t, usable, got.at)
+		require.ErrorIs(t, context.Cause(other.Context()), lease.ErrUnlocked, "the first end counts")
 	})
 }
