@@ -54,27 +54,6 @@ func TestTurns_tryLock(t *testing.T) {
 	})
 }
 
-// While a hand-over is under way the lock is not free: either the old or the new holder has it.
-func TestTurns_tryLockDuringAHandOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "we"})
-		l := e.lock(t, "a")
-		next := e.wait(t.Context(), "a", lease.WithOwner("the next"))
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second, After: time.Second})
-		unlocked := later(func() error { return l.Unlock(t.Context()) })
-		e.at(time.Second / 2)
-		e.requireLocked(t, "we", l.Key(), l.Token())
-		e.at(3 * time.Second / 2)
-		requirePending(t, next)
-		kv := e.srv.Keys("")[0]
-		e.requireLocked(t, "the next", string(kv.Key), fence.Token(kv.CreateRevision))
-		require.NoError(t, receive(t, unlocked))
-		got := granted(t, next)
-		require.Equal(t, string(kv.Key), got.lock.Key())
-		e.requireLocked(t, "the next", got.lock.Key(), got.lock.Token())
-	})
-}
-
 // The caller ahead in the session has not entered etcd's queue yet.
 func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
