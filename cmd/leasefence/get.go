@@ -45,7 +45,7 @@ func (a *app) show(q lease.Queue) error {
 
 // people prints holders and waiters as a table.
 func (a *app) people(q lease.Queue) error {
-	t := a.newTable([]int{6, 5}, "ROLE", "CLASS", "TOKEN", "TTL", "LEASE", "OWNER", "KEY")
+	t := a.newTable("ROLE", "CLASS", "TOKEN", "TTL", "LEASE", "OWNER", "KEY")
 	row := func(role string, c lease.Contender) {
 		t.add(role, string(c.Class), tokenText(c), c.TTL.String(), leaseText(c.Lease), c.Owner, c.Key)
 	}

@@ -57,7 +57,7 @@ func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) 
 
 // rows prints queues as a table.
 func (a *app) rows(w io.Writer) (each func(lease.Queue) error, end func() error) {
-	t := a.newTable([]int{4}, "TOKEN", "CLASS", "HOLDERS", "WAITERS", "NAME")
+	t := a.newTable("TOKEN", "CLASS", "HOLDERS", "WAITERS", "NAME")
 	t.to = w
 	return func(q lease.Queue) error {
 		token, class := "-", "-"

@@ -69,17 +69,15 @@ func harmless(s string) string {
 	return s
 }
 
-// table prints aligned rows below a header, and cuts columns so that rows fit a terminal.
+// table prints aligned rows below a header, each in one line of the terminal.
 type table struct {
 	to    io.Writer
-	width int   // of the terminal, 0 for none
-	wide  []int // columns that may be cut, in the order of cutting
+	width int // of the terminal, 0 for none
 	rows  [][]string
 }
 
-// newTable makes a table with a header. Wide are the columns that may be cut, in the order of cutting.
-func (a *app) newTable(wide []int, header ...string) *table {
-	return &table{to: a.out, width: a.width, wide: wide, rows: [][]string{header}}
+func (a *app) newTable(header ...string) *table {
+	return &table{to: a.out, width: a.width, rows: [][]string{header}}
 }
 
 func (t *table) add(cells ...string) {
@@ -91,49 +89,27 @@ func (t *table) add(cells ...string) {
 
 // flush prints the rows that were added since the last flush.
 func (t *table) flush() error {
-	t.fit()
-	w := tabwriter.NewWriter(t.to, 9, 0, 2, ' ', 0)
+	var aligned strings.Builder
+	w := tabwriter.NewWriter(&aligned, 9, 0, 2, ' ', 0)
 	for _, row := range t.rows {
-		if _, err := io.WriteString(w, strings.Join(row, "\t")+"\n"); err != nil {
+		_, _ = io.WriteString(w, strings.Join(row, "\t")+"\n")
+	}
+	_ = w.Flush() // a builder does not fail
+	t.rows = t.rows[:0]
+	for line := range strings.Lines(aligned.String()) {
+		if _, err := io.WriteString(t.to, fit(line, t.width)); err != nil {
 			return err
 		}
 	}
-	t.rows = t.rows[:0]
-	return w.Flush()
+	return nil
 }
 
-// narrowest is the least width of a column that is cut.
-const narrowest = 9
-
-// fit cuts the wide columns until the rows fit the terminal.
-func (t *table) fit() {
-	if t.width == 0 || len(t.rows) == 0 {
-		return
+// fit cuts a line at the edge of a terminal; width is 0 for none.
+func fit(line string, width int) string {
+	if width == 0 {
+		return line
 	}
-	last := len(t.rows[0]) - 1
-	widths := make([]int, last+1)
-	for _, row := range t.rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	excess := -t.width
-	for i, w := range widths {
-		if i < last {
-			w = max(w+2, narrowest) // as the tabwriter pads it
-		}
-		excess += w
-	}
-	for _, i := range t.wide {
-		cut := min(excess, widths[i]-narrowest)
-		if cut <= 0 {
-			continue
-		}
-		excess -= cut
-		for _, row := range t.rows {
-			row[i] = clip(row[i], widths[i]-cut)
-		}
-	}
+	return clip(strings.TrimSuffix(line, "\n"), width) + "\n"
 }
 
 // clip cuts a text to at most so many characters, the last of them "…".

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,10 +67,7 @@ func (a *app) printChange(c change) error {
 
 // printRow prints a row at once. A [table] would wait for further rows, to align them.
 func (a *app) printRow(cells ...any) error {
-	line := fmt.Sprintf("%-25s  %-9s  %-9s  %-7v  %-7v  %s", cells...)
-	if a.width > 0 {
-		line = clip(line, a.width)
-	}
-	_, err := fmt.Fprintln(a.out, line)
+	line := fmt.Sprintf("%-25s  %-9s  %-9s  %-7v  %-7v  %s\n", cells...)
+	_, err := io.WriteString(a.out, fit(line, a.width))
 	return err
 }
