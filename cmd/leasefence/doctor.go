@@ -121,12 +121,12 @@ func (d *doctor) print(count map[string]int) error {
 		if f.Endpoint != "" {
 			check += " of " + f.Endpoint
 		}
-		text.WriteString(wrap(fmt.Sprintf("%-5s %s: %s", f.Level, check, f.Says), d.app.width))
+		fmt.Fprintf(&text, "%-5s %s: %s\n", f.Level, check, f.Says)
 		if f.Do != "" {
-			text.WriteString(wrap("      -> "+f.Do, d.app.width))
+			fmt.Fprintf(&text, "      -> %s\n", f.Do)
 		}
-		for _, command := range f.Run { // not wrapped: a shell would take each line for a command
-			text.WriteString("         " + command + "\n")
+		for _, command := range f.Run {
+			fmt.Fprintf(&text, "         %s\n", command)
 		}
 	}
 	_, err := fmt.Fprintf(d.app.out, "%s%d OK, %d WARN, %d FAIL\n", &text, count[levelOK], count[levelWarn], count[levelFail])
@@ -140,24 +140,6 @@ func shell(command, name string) string {
 		return fmt.Sprintf("(no command is given for %s: it has invisible characters)", harmless(name))
 	}
 	return command + " -- '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
-}
-
-// wrap breaks a line between words so that it fits a terminal.
-func wrap(line string, width int) string {
-	const indent = "         "
-	if width < 4*len(indent) {
-		return line + "\n"
-	}
-	var text strings.Builder
-	for len([]rune(line)) > width {
-		at := strings.LastIndexByte(string([]rune(line)[:width+1]), ' ')
-		if at <= len(indent) {
-			break
-		}
-		text.WriteString(line[:at] + "\n")
-		line = indent + line[at+1:]
-	}
-	return text.String() + line + "\n"
 }
 
 // unchecked makes the finding for a check that failed with err.

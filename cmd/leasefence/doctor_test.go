@@ -96,16 +96,3 @@ func TestUnchecked_namesTheFlag(t *testing.T) {
 	f := (&doctor{}).unchecked("commits", "", context.DeadlineExceeded)
 	require.Contains(t, f.Do, "Raise --command-timeout")
 }
-
-func TestWrap(t *testing.T) {
-	t.Parallel()
-	line := strings.TrimSpace(strings.Repeat("words ", 20))
-	require.Equal(t, line+"\n", wrap(line, 0))
-	wrapped := wrap(line, 40)
-	for l := range strings.Lines(wrapped) {
-		require.LessOrEqual(t, len(l), 41)
-	}
-	require.Equal(t, line, strings.Join(strings.Fields(wrapped), " "))
-	long := strings.Repeat("x", 100)
-	require.Equal(t, long+"\n", wrap(long, 40), "a line without spaces stays whole")
-}
