@@ -3,14 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os/exec"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	"github.com/leasefence/leasefence/election"
-	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -46,13 +46,6 @@ as the leader's value. At its start elect gives up if etcd does not answer for a
 	return cmd
 }
 
-// tenure is a leadership under which the command is to run. The answer is nil if the command exits with 0.
-type tenure struct {
-	hold
-
-	answer chan<- error
-}
-
 // elect runs the command while this process leads. Its error, if any, is an [exitError].
 func (a *app) elect(c command, name string) error {
 	path, err := exec.LookPath(c.cmd[0])
@@ -65,80 +58,37 @@ func (a *app) elect(c command, name string) error {
 	if err != nil {
 		return err
 	}
-
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	terms := make(chan tenure)
-	done := make(chan error, 1)
-	go func() { done <- s.campaign(ctx, name, terms) }()
-	// The main thread has to start the command (see process.Start), so campaign sends each tenure here.
+	var pause etcd.Backoff // longer after short leaderships
 	for {
-		select {
-		case err := <-done:
-			return elected(err)
-		case sig := <-signals:
-			cancel()
-			<-done //nolint:errcheck // it only says that it was cancelled
-			return interrupted(sig)
-		case t := <-terms:
-			child, err := process.Start(path, c.cmd, t.environment())
-			if err != nil {
-				t.answer <- cannotRun(err)
-				continue
-			}
-			stop := s.supervise(child, t.hold, c.grace, signals)
-			if stop.lost || errors.Is(t.Err(), lease.ErrLost) {
-				process.SignalGroup(child, process.SIGKILL) // processes of the command may have outlived it
-			}
-			err = outcome(child)
-			if stop.signal != nil {
-				cancel() // the signal is meant for leasefence, too, whatever has ended the leadership
-			}
-			t.answer <- err
-			if stop.signal != nil {
-				<-done //nolint:errcheck // it only says that it was cancelled
-				return err
-			}
-		}
-	}
-}
-
-// campaign campaigns until the command has ended or ctx ends, and has the command run for each leadership.
-func (s *session) campaign(ctx context.Context, name string, terms chan<- tenure) error {
-	ended := false // the command has exited with 0 while this process led
-	lead := func(ctx context.Context, token fence.Token) error {
-		l, _ := election.FromContext(ctx)
-		answer := make(chan error)
-		select {
-		case terms <- tenure{hold{l, []string{name}, token.String(), l.Key(), false}, answer}:
-			err := <-answer
-			ended = err == nil && l.Err() == nil
+		began := time.Now()
+		var l *election.Leadership
+		err := interruptible(context.Background(), signals, func(ctx context.Context) (err error) {
+			l, err = election.Campaign(ctx, s.Session, name, election.Options{})
 			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		})
+		var did outcome
+		switch {
+		case err == nil:
+			did = s.runUnder(hold{l, l.Resign, []string{name}, l.Token().String(), l.Key(), false}, path, c, signals)
+			if did.signal != nil || did.lost == nil && !did.asked { // the signal is meant for leasefence, too
+				return did.exit
+			}
+		case errors.Is(err, lease.ErrLost): // its place in the queue
+			did.lost = err
+		case !errors.Is(err, lease.ErrAskedToRelease): // before it knew that it led
+			return err
+		}
+		if did.lost != nil {
+			if lost, ok := errors.AsType[*lease.LostError](did.lost); ok {
+				did.lost = lost
+			}
+			s.say("%s: %v; campaigning again", name, did.lost)
+		}
+		if time.Since(began) > 10*time.Second {
+			pause.Reset()
+		}
+		if err := interruptible(context.Background(), signals, pause.Sleep); err != nil {
+			return err
 		}
 	}
-	err := election.Run(ctx, s.Session, name, election.Options{}, lead, election.WithOnLost(func(err error) {
-		ended = false
-		if lost, ok := errors.AsType[*lease.LostError](err); ok {
-			err = lost
-		}
-		s.say("%s: %v; campaigning again", name, err)
-	}))
-	if ended && err != nil { // to resign has failed, which does not matter to the command
-		s.say("%v", err)
-		return nil
-	}
-	return err
-}
-
-// elected turns the end of a campaign into an exit code.
-func elected(err error) error {
-	if err == nil {
-		return nil
-	}
-	if exit, ok := errors.AsType[*exitError](err); ok {
-		return exit
-	}
-	return &exitError{exitNotObtained, fmt.Errorf("not elected: %w", err)}
 }

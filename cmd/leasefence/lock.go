@@ -191,49 +191,11 @@ func (a *app) lock(l theLock) error {
 		return err
 	}
 	got := <-granted
-	h := hold{held, got.Locks, got.Token.String(), got.Key, l.shared}
-	child, err := process.Start(path, l.cmd, h.environment())
-	if err != nil {
-		return cannotRun(err)
+	did := s.runUnder(hold{held, held.Unlock, got.Locks, got.Token.String(), got.Key, l.shared}, path, l.command, signals)
+	if did.lost != nil {
+		return &exitError{exitLost, did.lost}
 	}
-	stop := s.supervise(child, h, l.grace, signals)
-	inTime := held.Err() == nil // the command ended under the lock; a later loss does not matter to it
-	release, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	err = held.Unlock(release)
-	switch {
-	case stop.lost && !errors.Is(err, lease.ErrLost): // lost after a request for release, which Unlock does not report
-		err = errors.Join(lease.ErrLost, err)
-		fallthrough
-	case errors.Is(err, lease.ErrLost) && (!inTime || !lostInUnlock(err)):
-		process.SignalGroup(child, process.SIGKILL) // processes of the command may have outlived it
-		return &exitError{exitLost, err}
-	case err != nil:
-		s.say("%v", err) // the command ran under the lock all the time, and close revokes the lease
-	}
-	return outcome(child)
-}
-
-// lostInUnlock reports whether a lock that was held before Unlock was lost during it. With any other reason Unlock has
-// found that the lock was lost before.
-func lostInUnlock(err error) bool {
-	lost, ok := errors.AsType[*lease.LostError](err)
-	return ok && lost.Reason == lease.ReasonDeadlinePassed
-}
-
-// hold is a lock of any kind, or a leadership, while a command runs under it.
-type hold struct {
-	handle
-
-	names      []string
-	token, key string
-	shared     bool
-}
-
-type handle interface {
-	Context() context.Context // ends with the hold
-	Err() error               // nil while it is held; reads the clock, so it is right before the context ends
-	Deadline() time.Time      // of the last renewal, also when the hold was lost at it
+	return did.exit
 }
 
 // lock is a handle of any kind of lock.

@@ -13,14 +13,69 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// stopped is what happened while a command ran.
-type stopped struct {
-	lost   bool      // the hold was lost after somebody had asked for its release
+// hold is a lock of any kind, or a leadership, while a command runs under it.
+type hold struct {
+	handle
+
+	release    func(context.Context) error
+	names      []string
+	token, key string
+	shared     bool
+}
+
+type handle interface {
+	Context() context.Context // ends with the hold
+	Err() error               // nil while it is held; reads the clock, so it is right before the context ends
+	Deadline() time.Time      // of the last renewal, also when the hold was lost at it
+}
+
+// outcome is what happened while a command ran.
+type outcome struct {
+	exit   error     // with the command's exit code; nil for 0
+	lost   error     // the hold was lost before the command ended
+	asked  bool      // somebody asked for the release of the hold
 	signal os.Signal // the last signal that was passed on and asks the command to end; SIGHUP may only mean a reload
 }
 
+// runUnder runs a command under a hold, and releases the hold. The goroutine of main calls it, as process.Start wants.
+func (s *session) runUnder(h hold, path string, c command, signals <-chan os.Signal) (did outcome) {
+	child, err := process.Start(path, c.cmd, h.environment())
+	if err != nil {
+		did.exit = cannotRun(err)
+		return did
+	}
+	signal, lost := s.supervise(child, h, c.grace, signals)
+	did.signal = signal
+	ended := h.Err() // nil: the command ended under the hold; a later loss does not matter to it
+	did.asked = ended != nil && !errors.Is(ended, lease.ErrLost)
+	if code := process.ExitCode(child.ProcessState); code != 0 {
+		did.exit = &exitError{code: code}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err = h.release(ctx)
+	switch {
+	case lost && !errors.Is(err, lease.ErrLost): // lost after a request for release, which release does not report
+		err = errors.Join(lease.ErrLost, err)
+		fallthrough
+	case errors.Is(err, lease.ErrLost) && (ended != nil || !lostInRelease(err)):
+		process.SignalGroup(child, process.SIGKILL) // processes of the command may have outlived it
+		did.lost = err
+	case err != nil:
+		s.say("%v", err) // the command ran under the hold all the time, and close revokes the lease
+	}
+	return did
+}
+
+// lostInRelease reports whether a hold that lasted until its release was lost during it. With any other reason release
+// has found that the hold was lost before.
+func lostInRelease(err error) bool {
+	lost, ok := errors.AsType[*lease.LostError](err)
+	return ok && lost.Reason == lease.ReasonDeadlinePassed
+}
+
 // supervise passes signals on to the command until it has ended, and ends it if the hold is lost.
-func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals <-chan os.Signal) (did stopped) {
+func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals <-chan os.Signal) (signal os.Signal, lost bool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -36,11 +91,11 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 		case sig := <-signals:
 			process.SignalGroup(cmd, sig)
 			if sig != process.SIGHUP {
-				did.signal = sig
+				signal = sig
 			}
 		case <-over:
 			over = nil
-			lost, taken := errors.AsType[*lease.LostError](context.Cause(h.Context()))
+			cause, taken := errors.AsType[*lease.LostError](context.Cause(h.Context()))
 			switch {
 			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
 				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.Context()))
@@ -48,7 +103,7 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				gone = s.gone(ctx, h)
-			case graceLeft() <= 0 || lost.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
+			case graceLeft() <= 0 || cause.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
 				process.SignalGroup(cmd, process.SIGKILL)
 			default:
 				process.SignalGroup(cmd, process.SIGTERM)
@@ -62,22 +117,14 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 				process.SignalGroup(cmd, process.SIGKILL)
 			}
 		case <-gone:
-			gone, did.lost = nil, true
+			gone, lost = nil, true
 			process.SignalGroup(cmd, process.SIGKILL)
 		case <-ended:
 			running = false
 		}
 	}
 	process.TakeTerminalBack(cmd)
-	return did
-}
-
-// outcome is the exit code of a command that has ended, nil for 0.
-func outcome(cmd *exec.Cmd) error {
-	if code := process.ExitCode(cmd.ProcessState); code != 0 {
-		return &exitError{code: code}
-	}
-	return nil
+	return signal, lost
 }
 
 // gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's

@@ -3,9 +3,12 @@
 package command_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 )
@@ -22,9 +25,15 @@ func TestElect_oneLeads(t *testing.T) {
 	require.Equal(t, "job 2 "+leader.Key+"\n", first.stdout.String())
 	second := start(t, addr, "elect", "job", "--owner", "second", "--", "sh", "-c", `echo "$LEASEFENCE_TOKEN"`)
 	awaitKeys(t, client, "job", 2)
+	resp, err := client.Get(bounded(t), "job/", clientv3.WithLastCreate()...)
+	require.NoError(t, err)
+	_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease)) // a candidate that loses its place enters again
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return strings.Contains(second.stderr.String(), "campaigning again") }, patience, time.Millisecond)
+	awaitKeys(t, client, "job", 2)
 	require.Empty(t, second.stdout.String())
 	require.Zero(t, first.end(t))
 	require.Zero(t, second.end(t))
-	require.Equal(t, "3\n", second.stdout.String())
+	require.Equal(t, "5\n", second.stdout.String()) // 3 was that of its first place, 4 deleted it
 	requireNothingLeft(t, client)
 }
