@@ -225,29 +225,6 @@ func TestTopic_showsGaps(t *testing.T) {
 	})
 }
 
-// The page soon says that etcd does not answer, however many holds ended just before.
-func TestTopic_noticesThatEtcdHasGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h, _, client := newTestHub(t)
-		topic, leave, err := h.look("a")
-		require.NoError(t, err)
-		defer leave()
-		time.Sleep(time.Second)
-		client.Partition()
-		q := lease.Queue{Name: "a"}
-		for n := range int64(20) {
-			q.Holders = append(q.Holders, lease.Contender{Key: fmt.Sprint("a/r", n), Revision: n + 1})
-		}
-		topic.see(q)
-		topic.see(lease.Queue{Name: "a"})
-		time.Sleep(20 * time.Second)
-		topic.mu.Lock()
-		defer topic.mu.Unlock()
-		require.Contains(t, topic.health.err, "has not answered for 5s")
-		require.Empty(t, topic.ended)
-	})
-}
-
 // While the watch is silent, a state that etcd no longer has is not shown as the present one, however long the queue is.
 func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 	for _, contenders := range []int{2, mostContenders + 2} {
@@ -325,17 +302,38 @@ func TestTopic_showsNoGapForALongQueue(t *testing.T) {
 	})
 }
 
-// A full timeline drops the oldest hold that has ended, not one that lasts.
+// A full timeline drops the oldest hold that has ended, not one that lasts. The ends of holds that are not on it any
+// more are not looked into.
 func TestTopic_boundsTheTimeline(t *testing.T) {
-	topic := &topic{hub: &hub{}, name: "a", poked: make(chan struct{}, 1), open: make(map[held]*spell)}
-	stays := lease.Contender{Key: "a/r1", Revision: 1}
-	for n := range int64(2 * mostSpells) {
-		topic.see(lease.Queue{Name: "a", Holders: []lease.Contender{stays, {Key: "a/r2", Revision: n + 2}}})
-	}
-	require.Len(t, topic.log, mostSpells)
-	require.LessOrEqual(t, len(topic.ended), mostSpells)
-	require.EqualValues(t, 1, topic.log[0].rev)
-	require.EqualValues(t, 2*mostSpells+1, topic.log[mostSpells-1].rev)
+	synctest.Test(t, func(t *testing.T) {
+		srv := fakeetcd.New()
+		t.Cleanup(srv.Close)
+		client := srv.NewClient(context.WithoutCancel(t.Context()))
+		topic, leave, err := startHub(t, client.Client).look("a")
+		require.NoError(t, err)
+		defer leave()
+		synctest.Wait()
+		stays := lease.Contender{Key: "a/r1", Revision: 1}
+		for n := range int64(2 * mostSpells) {
+			topic.see(t.Context(), lease.Queue{Name: "a", Holders: []lease.Contender{stays, {Key: "a/r2", Revision: n + 2}}})
+		}
+		topic.mu.Lock()
+		require.Len(t, topic.log, mostSpells)
+		require.EqualValues(t, 1, topic.log[0].rev)
+		require.EqualValues(t, 2*mostSpells+1, topic.log[mostSpells-1].rev)
+		topic.mu.Unlock()
+
+		var many []lease.Contender
+		for n := range int64(2 * mostSpells) {
+			many = append(many, lease.Contender{Key: fmt.Sprint("a/r", n), Revision: 1000 + n})
+		}
+		topic.see(t.Context(), lease.Queue{Name: "a", Holders: many})
+		synctest.Wait()
+		before := len(client.Calls(fakeetcd.TimeToLive))
+		topic.see(t.Context(), lease.Queue{Name: "a"})
+		synctest.Wait()
+		require.Len(t, client.Calls(fakeetcd.TimeToLive), before+mostSpells)
+	})
 }
 
 // The trail reads rows as the databases write them.

@@ -27,7 +27,7 @@ type topic struct {
 	viewers int       // guarded by the hub's mutex
 	left    time.Time // when the last viewer left; guarded by the hub's mutex
 
-	poked chan struct{} // capacity 1; filled when a hold may have ended
+	began chan struct{} // closed when the watch has shown the queue for the first time
 
 	mu     sync.Mutex // guards the fields below
 	news   news
@@ -39,8 +39,7 @@ type topic struct {
 	leases map[clientv3.LeaseID]reading
 	log    []*spell // at most mostSpells
 	open   map[held]*spell
-	ended  []*spell // spells whose leases settle has not looked at yet
-	last   int64    // ID of the newest spell
+	last   int64 // ID of the newest spell
 }
 
 // held identifies a hold.
@@ -75,7 +74,7 @@ type spell struct {
 
 func newTopic(h *hub, name string) *topic {
 	ctx, end := context.WithCancel(h.ctx)
-	t := &topic{hub: h, name: name, end: end, poked: make(chan struct{}, 1), leases: make(map[clientv3.LeaseID]reading), open: make(map[held]*spell)}
+	t := &topic{hub: h, name: name, end: end, began: make(chan struct{}), leases: make(map[clientv3.LeaseID]reading), open: make(map[held]*spell)}
 	t.news.tell()
 	go t.watch(ctx)
 	go t.tend(ctx)
@@ -88,7 +87,7 @@ func (t *topic) watch(ctx context.Context) {
 	for {
 		for q, err := range lease.Watch(ctx, t.hub.client, t.name) {
 			if err == nil {
-				t.see(q)
+				t.see(ctx, q)
 				continue
 			}
 			t.mu.Lock()
@@ -103,7 +102,7 @@ func (t *topic) watch(ctx context.Context) {
 }
 
 // see takes over a new state of the queue.
-func (t *topic) see(q lease.Queue) {
+func (t *topic) see(ctx context.Context, q lease.Queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -128,19 +127,17 @@ func (t *topic) see(q lease.Queue) {
 		if !standing[this] {
 			delete(t.open, this)
 			s.End, s.version = now.UnixMilli(), t.news.version
-			t.ended = append(t.ended, s)
+			if slices.Contains(t.log, s) {
+				go t.settle(ctx, s, t.leases[s.lease])
+			}
 		}
 	}
-	if len(t.ended) > mostSpells { // the older ones are off the timeline already
-		t.ended = slices.Clone(t.ended[len(t.ended)-mostSpells:])
+	if t.seen == 0 {
+		close(t.began)
 	}
 	t.queue, t.denied, t.behind = q, "", false
 	t.seen++
 	t.answered()
-	select {
-	case t.poked <- struct{}{}:
-	default:
-	}
 }
 
 // mostOwner is the number of characters of an owner's text that are shown.
@@ -168,23 +165,19 @@ func (t *topic) add(s *spell) *spell {
 	return s
 }
 
-// tend reads the remaining time of the leases from time to time, and after the end of a hold what has become of its
-// lease.
+// tend reads the remaining time of the leases from time to time.
 func (t *topic) tend(ctx context.Context) {
 	for {
 		known, asked := t.ask(ctx)
-		next := time.NewTimer(max(tendEvery, time.Duration(asked)*50*time.Millisecond))
-		for waits := true; waits; {
-			select {
-			case <-t.poked:
-				t.settle(ctx)
-				waits = known // the watch has shown the queue for the first time: ask for its leases
-			case <-next.C:
-				waits = false
-			case <-ctx.Done():
-				next.Stop()
-				return
-			}
+		began := t.began
+		if known {
+			began = nil
+		}
+		select {
+		case <-began: // ask for the leases
+		case <-time.After(max(tendEvery, time.Duration(asked)*50*time.Millisecond)):
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -266,37 +259,25 @@ func (t *topic) stands(ctx context.Context, q lease.Queue) (all bool, err error)
 	return all, err
 }
 
-// settle finds out how holds have ended. If the lease lives on, the holder has released the lock, or somebody has
+// settle finds out how a hold has ended. If the lease lives on, the holder has released the lock, or somebody has
 // deleted the key. If the lease is gone, etcd does not tell whether the holder had released the lock before; the last
 // reading only tells whether the lease can have expired.
-func (t *topic) settle(ctx context.Context) {
-	ctx, cancel := t.hub.bounded(ctx) // one bound for all, so that tend soon notices that etcd does not answer
+func (t *topic) settle(ctx context.Context, s *spell, last reading) {
+	ctx, cancel := t.hub.bounded(ctx)
 	defer cancel()
-	for {
-		t.mu.Lock()
-		if len(t.ended) == 0 {
-			t.mu.Unlock()
-			return
-		}
-		s := t.ended[0]
-		t.ended = t.ended[1:]
-		r := t.leases[s.lease]
-		t.mu.Unlock()
-		resp, err := t.hub.client.TimeToLive(ctx, s.lease)
-		how, lost := "ended", false
-		switch ended := time.UnixMilli(s.End); {
-		case err != nil || resp.TTL < 0 && r.at.IsZero():
-		case resp.TTL >= 0:
-			how = "released"
-		case ended.Before(r.at.Add(r.left)): // before the lease could expire
-			how = "ended with its session"
-		case r.left < r.most/2: // nobody had renewed it
-			how, lost = "lease expired", true
-		}
-		t.mu.Lock()
-		t.news.tell()
-		s.How, s.Lost, s.version = how, lost, t.news.version
-		t.mu.Unlock()
+	resp, err := t.hub.client.TimeToLive(ctx, s.lease)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.news.tell()
+	s.How, s.version = "ended", t.news.version
+	switch ended := time.UnixMilli(s.End); {
+	case err != nil || resp.TTL < 0 && last.at.IsZero():
+	case resp.TTL >= 0:
+		s.How = "released"
+	case ended.Before(last.at.Add(last.left)): // before the lease could expire
+		s.How = "ended with its session"
+	case last.left < last.most/2: // nobody had renewed it
+		s.How, s.Lost = "lease expired", true
 	}
 }
 
