@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,7 +34,7 @@ type hub struct {
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic
 	viewers int       // browsers that look at the list
-	listing news      // of the list
+	listing news      // tells of a new list
 	current bool      // rows are recent enough to show; see viewList
 	until   time.Time // when rows stop being current if nobody looks: the time of the next reading
 	rows    []row     // sorted by name
@@ -43,19 +42,15 @@ type hub struct {
 	health  health
 }
 
-// news lets readers wait for a change.
-type news struct {
-	version int64
-	changed chan struct{} // closed by the next change
-}
+// news is closed by the next change.
+type news chan struct{}
 
 // tell announces a change.
 func (n *news) tell() {
-	n.version++
-	if n.changed != nil {
-		close(n.changed)
+	if *n != nil {
+		close(*n)
 	}
-	n.changed = make(chan struct{})
+	*n = make(news)
 }
 
 // health says whether etcd answers, and of when the shown state is.
@@ -84,16 +79,12 @@ type row struct {
 }
 
 type listView struct {
-	AsOf  int64           `json:"as_of"`
-	Error string          `json:"error,omitempty"`
-	Shown json.RawMessage `json:"shown,omitempty"` // a shownRows
-}
-
-type shownRows struct {
-	Rows   []row `json:"rows"`
-	Match  int   `json:"match"`
-	Locks  int   `json:"locks"`
-	Capped bool  `json:"capped,omitempty"`
+	AsOf   int64  `json:"as_of"`
+	Error  string `json:"error,omitempty"`
+	Rows   []row  `json:"rows"`
+	Match  int    `json:"match"`
+	Locks  int    `json:"locks"`
+	Capped bool   `json:"capped,omitempty"`
 }
 
 // newHub starts a hub, which ends with ctx.
@@ -200,17 +191,15 @@ func (h *hub) viewList() (leave func()) {
 	}
 }
 
-// list adds the list to a message if it has changed since sent, and returns a channel that the next change closes.
-func (h *hub) list(prefix string, contended bool, sent *cursor, to *message) <-chan struct{} {
+// list returns the list, unless it is that of the news that were sent last, and its news.
+func (h *hub) list(prefix string, contended bool, sent news) (*listView, news) {
 	h.mu.Lock()
-	rows, capped, health, changed, version, current := h.rows, h.capped, h.health, h.listing.changed, h.listing.version, h.current
+	rows, capped, health, listing, current := h.rows, h.capped, h.health, h.listing, h.current
 	h.mu.Unlock()
-	if version == sent.version || !current { // an old list must not look like the present state
-		return changed
+	if listing == sent || !current { // an old list must not look like the present state
+		return nil, listing
 	}
-	sent.version = version
-	view := listView{AsOf: health.millis(), Error: health.err}
-	shown := shownRows{Rows: []row{}, Locks: len(rows), Capped: capped}
+	shown := &listView{AsOf: health.millis(), Error: health.err, Rows: []row{}, Locks: len(rows), Capped: capped}
 	first, _ := slices.BinarySearchFunc(rows, prefix, func(r row, prefix string) int { return strings.Compare(r.Name, prefix) })
 	for _, r := range rows[first:] {
 		if !strings.HasPrefix(r.Name, prefix) {
@@ -223,9 +212,7 @@ func (h *hub) list(prefix string, contended bool, sent *cursor, to *message) <-c
 			shown.Rows = append(shown.Rows, r)
 		}
 	}
-	view.Shown = sent.fresh(shown)
-	to.List = &view
-	return changed
+	return shown, listing
 }
 
 // look returns the topic of a name, and what the viewer calls to leave it.

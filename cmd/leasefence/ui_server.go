@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -103,7 +102,7 @@ func (s *uiServer) permitted(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// message is a line of a stream. Parts that have not changed are left out.
+// message is a line of a stream. A part that has not changed is left out.
 type message struct {
 	Now   int64     `json:"now"` // this computer's clock, in milliseconds, as all times
 	Setup *setup    `json:"setup,omitempty"`
@@ -142,19 +141,19 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy would hold messages back
 	out := http.NewResponseController(w)
-	news := message{Setup: &setup{s.etcd, s.hub.prefix, s.write, s.hub.trail != nil}}
-	var list, name cursor
+	about := &setup{s.etcd, s.hub.prefix, s.write, s.hub.trail != nil}
+	var listed, named news
 	heart := time.NewTicker(beat)
 	defer heart.Stop()
 	for r.Context().Err() == nil {
-		listed := s.hub.list(asked.Get("prefix"), asked.Get("contended") != "", &list, &news)
-		named := t.newsFor(&name, &news)
-		news.Now = time.Now().UnixMilli()
+		news := message{Now: time.Now().UnixMilli(), Setup: about}
+		news.List, listed = s.hub.list(asked.Get("prefix"), asked.Get("contended") != "", listed)
+		news.Name, named = t.view(named)
 		_ = out.SetWriteDeadline(time.Now().Add(slowest))
 		if json.NewEncoder(w).Encode(news) != nil || out.Flush() != nil {
 			return
 		}
-		news = message{}
+		about = nil
 		select {
 		case <-listed:
 		case <-named:
@@ -163,22 +162,6 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 		}
 		time.Sleep(pace) // changes in this time share a message
 	}
-}
-
-// cursor remembers what a stream has sent.
-type cursor struct {
-	version int64
-	last    []byte // the long part, which rarely changes
-}
-
-// fresh is v as JSON, nil if it was sent last.
-func (c *cursor) fresh(v any) json.RawMessage {
-	text, _ := json.Marshal(v) // it holds no type that can fail
-	if bytes.Equal(text, c.last) {
-		return nil
-	}
-	c.last = text
-	return text
 }
 
 // order is the page's request to release a holder.

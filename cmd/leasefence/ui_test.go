@@ -28,6 +28,13 @@ func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
 	return startHub(t, client.Client), srv, client
 }
 
+func newFake(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
+	t.Helper()
+	srv := fakeetcd.New()
+	t.Cleanup(srv.Close)
+	return srv, srv.NewClient(context.WithoutCancel(t.Context()))
+}
+
 func startHub(t *testing.T, client *clientv3.Client) *hub {
 	t.Helper()
 	return newHub(t.Context(), client, ui{every: time.Second}, 5*time.Second, nil)
@@ -99,40 +106,35 @@ func TestHub_boundsTheNames(t *testing.T) {
 // The hub lists the names once for all browsers, and not at all without any.
 func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, _, client := newTestHub(t)
-		listed := func() int64 {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return h.listing.version
-		}
+		_, client := newFake(t)
+		h := startHub(t, client.Client)
+		listed := func() int { return len(client.Calls(fakeetcd.Get)) }
 		time.Sleep(time.Minute)
-		require.EqualValues(t, 1, listed())
+		require.Zero(t, listed())
 		var leave []func()
 		for range 100 {
 			leave = append(leave, h.viewList())
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
-		require.EqualValues(t, 12, listed())
+		require.Equal(t, 11, listed())
 		for _, leave := range leave {
 			leave()
 		}
 		time.Sleep(time.Minute)
-		require.EqualValues(t, 13, listed(), "one listing was due")
+		require.Equal(t, 12, listed(), "one listing was due")
 
 		defer h.viewList()()
 		time.Sleep(time.Second)
-		client.Partition()
+		client.Cut()
 		time.Sleep(10 * time.Second)
-		var m message
-		h.list("", false, &cursor{}, &m)
-		require.Contains(t, m.List.Error, "has not answered for 5s")
-		asOf := m.List.AsOf
-		require.NotZero(t, asOf)
-		client.Heal()
+		old, _ := h.list("", false, nil)
+		require.Contains(t, old.Error, "has not answered for 5s")
+		require.NotZero(t, old.AsOf)
+		client.Restore()
 		time.Sleep(10 * time.Second)
-		h.list("", false, &cursor{}, &m)
-		require.Empty(t, m.List.Error)
-		require.Greater(t, m.List.AsOf, asOf)
+		shown, _ := h.list("", false, nil)
+		require.Empty(t, shown.Error)
+		require.Greater(t, shown.AsOf, old.AsOf)
 	})
 }
 
@@ -142,9 +144,8 @@ func TestHub_showsNoOldList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, client := newTestHub(t)
 		shown := func() *listView {
-			var m message
-			h.list("", false, &cursor{}, &m)
-			return m.List
+			list, _ := h.list("", false, nil)
+			return list
 		}
 		leave := h.viewList()
 		synctest.Wait()
@@ -229,9 +230,7 @@ func TestTopic_showsGaps(t *testing.T) {
 func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 	for _, contenders := range []int{2, mostContenders + 2} {
 		synctest.Test(t, func(t *testing.T) {
-			srv := fakeetcd.New()
-			t.Cleanup(srv.Close)
-			client := srv.NewClient(context.WithoutCancel(t.Context()))
+			srv, client := newFake(t)
 			granted, err := client.Grant(t.Context(), 3600)
 			require.NoError(t, err)
 			key := func(n int) string { return fmt.Sprintf("a/%x-%d", int64(granted.ID), n) }
@@ -243,9 +242,8 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 			require.NoError(t, err)
 			defer leave()
 			shown := func() *nameView {
-				var m message
-				topic.newsFor(&cursor{}, &m)
-				return m.Name
+				view, _ := topic.view(nil)
+				return view
 			}
 			time.Sleep(time.Minute + time.Second)
 			require.Empty(t, shown().Error)
@@ -271,9 +269,7 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 // ten seconds.
 func longQueue(t *testing.T) *fakeetcd.Client {
 	t.Helper()
-	srv := fakeetcd.New()
-	t.Cleanup(srv.Close)
-	client := srv.NewClient(context.WithoutCancel(t.Context()))
+	_, client := newFake(t)
 	for range 1000 {
 		granted, err := client.Grant(t.Context(), 3600)
 		require.NoError(t, err)
@@ -294,10 +290,9 @@ func TestTopic_showsNoGapForALongQueue(t *testing.T) {
 		defer leave()
 		for range 20 {
 			time.Sleep(time.Second)
-			var m message
-			topic.newsFor(&cursor{}, &m)
-			require.Empty(t, m.Name.Error)
-			require.False(t, slices.ContainsFunc(m.Name.Log, func(s spell) bool { return s.Gap }))
+			view, _ := topic.view(nil)
+			require.Empty(t, view.Error)
+			require.False(t, slices.ContainsFunc(view.Log, func(s spell) bool { return s.Gap }))
 		}
 	})
 }
@@ -306,9 +301,7 @@ func TestTopic_showsNoGapForALongQueue(t *testing.T) {
 // more are not looked into.
 func TestTopic_boundsTheTimeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		t.Cleanup(srv.Close)
-		client := srv.NewClient(context.WithoutCancel(t.Context()))
+		_, client := newFake(t)
 		topic, leave, err := startHub(t, client.Client).look("a")
 		require.NoError(t, err)
 		defer leave()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"sync"
 	"time"
@@ -67,9 +66,8 @@ type spell struct {
 	Lost  bool        `json:"lost,omitempty"`  // the lease has expired
 	Note  string      `json:"note,omitempty"`  // what this page has done to the hold
 
-	version int64
-	rev     int64
-	lease   clientv3.LeaseID
+	rev   int64
+	lease clientv3.LeaseID
 }
 
 func newTopic(h *hub, name string) *topic {
@@ -119,14 +117,12 @@ func (t *topic) see(ctx context.Context, q lease.Queue) {
 			}
 			t.open[this] = s
 		}
-		if owner := clip(c.Owner, mostOwner); s.Owner != owner { // a leader may proclaim a new value
-			s.Owner, s.version = owner, t.news.version
-		}
+		s.Owner = clip(c.Owner, mostOwner) // a leader may proclaim a new value
 	}
 	for this, s := range t.open {
 		if !standing[this] {
 			delete(t.open, this)
-			s.End, s.version = now.UnixMilli(), t.news.version
+			s.End = now.UnixMilli()
 			if slices.Contains(t.log, s) {
 				go t.settle(ctx, s, t.leases[s.lease])
 			}
@@ -147,7 +143,7 @@ const mostOwner = 500
 func (t *topic) answered() {
 	for _, s := range t.log {
 		if s.Gap && s.End == 0 {
-			s.End, s.version = time.Now().UnixMilli(), t.news.version
+			s.End = time.Now().UnixMilli()
 		}
 	}
 	t.health.answered()
@@ -156,7 +152,7 @@ func (t *topic) answered() {
 // add adds s to the timeline. If that is full, the oldest spell that has ended goes; if all last, the oldest.
 func (t *topic) add(s *spell) *spell {
 	t.last++
-	s.ID, s.version = t.last, t.news.version
+	s.ID = t.last
 	if len(t.log) == mostSpells {
 		over := max(0, slices.IndexFunc(t.log, func(s *spell) bool { return s.End != 0 }))
 		t.log = slices.Delete(t.log, over, over+1)
@@ -269,7 +265,7 @@ func (t *topic) settle(ctx context.Context, s *spell, last reading) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.news.tell()
-	s.How, s.version = "ended", t.news.version
+	s.How = "ended"
 	switch ended := time.UnixMilli(s.End); {
 	case err != nil || resp.TTL < 0 && last.at.IsZero():
 	case resp.TTL >= 0:
@@ -288,39 +284,40 @@ func (t *topic) note(rev int64, text string) {
 	t.news.tell()
 	for _, s := range t.log {
 		if s.rev == rev {
-			s.Note, s.version = text, t.news.version
+			s.Note = text
 		}
 	}
 }
 
 // nameView is a topic as the page gets it.
 type nameView struct {
-	Name    string          `json:"name"`
-	Known   bool            `json:"known"`
-	AsOf    int64           `json:"as_of"`
-	Error   string          `json:"error,omitempty"`
-	Holders []contender     `json:"holders"`
-	Waiters []contender     `json:"waiters"`
-	Holding int             `json:"holding"`         // number of all holders
-	Waiting int             `json:"waiting"`         // number of all waiters
-	Log     []spell         `json:"log,omitempty"`   // new and changed spells
-	Trail   json.RawMessage `json:"trail,omitempty"` // a trailView
+	Name    string      `json:"name"`
+	Known   bool        `json:"known"`
+	AsOf    int64       `json:"as_of"`
+	Error   string      `json:"error,omitempty"`
+	Holders []contender `json:"holders"`
+	Waiters []contender `json:"waiters"`
+	Holding int         `json:"holding"` // number of all holders
+	Waiting int         `json:"waiting"` // number of all waiters
+	Log     []spell     `json:"log"`
+	Trail   *trailView  `json:"trail,omitempty"`
 }
 
-// newsFor adds what has changed since sent to a message, and returns a channel that the next change closes. A nil topic
-// has no news.
-func (t *topic) newsFor(sent *cursor, to *message) <-chan struct{} {
+// view returns the topic as the page gets it, unless that is of the news that were sent last, and its news. A nil topic
+// has none.
+func (t *topic) view(sent news) (*nameView, news) {
 	if t == nil {
-		return nil
+		return nil, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if sent.version == t.news.version {
-		return t.news.changed
+	if t.news == sent {
+		return nil, sent
 	}
 	v := &nameView{
 		Name: t.name, Known: t.seen > 0, AsOf: t.health.millis(), Error: t.health.err,
 		Holders: t.shown(t.queue.Holders), Waiters: t.shown(t.queue.Waiters), Holding: len(t.queue.Holders), Waiting: len(t.queue.Waiters),
+		Log: make([]spell, 0, len(t.log)),
 	}
 	switch {
 	case t.denied != "":
@@ -331,16 +328,12 @@ func (t *topic) newsFor(sent *cursor, to *message) <-chan struct{} {
 	revs := make(map[int64]bool)
 	for _, s := range t.log {
 		revs[s.rev] = true
-		if s.version > sent.version {
-			v.Log = append(v.Log, *s)
-		}
+		v.Log = append(v.Log, *s)
 	}
 	if t.hub.trail != nil {
-		v.Trail = sent.fresh(t.hub.trail.of(t.name, revs))
+		v.Trail = t.hub.trail.of(t.name, revs)
 	}
-	sent.version = t.news.version
-	to.Name = v
-	return t.news.changed
+	return v, t.news
 }
 
 // shown returns the contenders that the page shows. The caller holds mu.

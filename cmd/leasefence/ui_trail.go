@@ -178,10 +178,10 @@ func readTime(text string) (int64, error) {
 }
 
 // of returns the rows about a name: those of the tokens with these revisions, and those of the resource with this name.
-func (l *trail) of(name string, revs map[int64]bool) trailView {
+func (l *trail) of(name string, revs map[int64]bool) *trailView {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := trailView{Tenures: []tenureView{}, Refusals: []refusalView{}, Error: l.err}
+	v := &trailView{Tenures: []tenureView{}, Refusals: []refusalView{}, Error: l.err}
 	for _, r := range slices.Backward(l.rows) {
 		if r.Resource != name && !revs[r.token.Revision()] {
 			continue

@@ -8,9 +8,9 @@ const visible = (s) => s.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, (c) => `\\u{
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const show = (node, text) => { node.hidden = !text; put(node, text || ""); };
 
-// The last messages, by part; log has the timeline's entries by ID. Lost is when the server was heard last, 0 while it
+// The last messages, by part. Lost is when the server was heard last, 0 while it
 // is connected; why is the reason of the break.
-let setup, list, shown, one, trail, log, skew = 0, lost = Date.now(), heard = 0, why = "", stream;
+let setup, list, one, skew = 0, lost = Date.now(), heard = 0, why = "", stream;
 let asked = {};
 
 // The address says what to show. If it has the token, that is moved to the session's storage.
@@ -38,8 +38,8 @@ async function look() {
 	const mine = stream = new AbortController();
 	const before = asked;
 	asked = address();
-	if (asked.name !== before.name) { one = trail = undefined; log = new Map(); }
-	if (asked.prefix !== before.prefix || asked.contended !== before.contended) { list = shown = undefined; }
+	if (asked.name !== before.name) one = undefined;
+	if (asked.prefix !== before.prefix || asked.contended !== before.contended) list = undefined;
 	draw();
 	for (let wait = 0; !mine.signal.aborted && !document.hidden; wait = Math.min(2 * wait + 250, 5000)) {
 		await new Promise((next) => setTimeout(next, wait));
@@ -53,7 +53,6 @@ async function look() {
 			const resp = await fetch("api/stream?" + new URLSearchParams(asked), { headers: headers(), signal: attempt.signal, cache: "no-store" });
 			if (resp.status === 401) { why = "the page needs its token"; login(mine); return; }
 			if (!resp.ok) { why = visible((await resp.text()).trim()); continue; }
-			log = new Map();
 			let rest = "";
 			const reader = resp.body.pipeThrough(new TextDecoderStream()).getReader();
 			for (;;) {
@@ -81,14 +80,10 @@ function take(m) {
 	lost = 0;
 	why = "";
 	skew = m.now - heard;
-	if (m.setup && !m.list) list = shown = undefined; // the list of an earlier stream may be an hour old
+	if (m.setup) list = undefined; // the list of an earlier stream may be an hour old
 	setup = m.setup || setup;
-	if (m.list) { list = m.list; shown = m.list.shown || shown; }
-	if (!m.name) return;
-	one = m.name;
-	trail = one.trail || trail;
-	for (const s of one.log || []) log.set(s.id, s);
-	while (log.size > 200) log.delete(([...log.values()].find((s) => s.end) || log.values().next().value).id); // as the server does
+	list = m.list || list;
+	one = m.name || one;
 }
 
 const two = (n) => String(n).padStart(2, "0");
@@ -151,21 +146,21 @@ function draw() {
 	contenders("waiters", one.waiters, one.waiting);
 	put($("holding"), one.holding > 1 ? count(one.holding) + more(one.holders, one.holding) : "");
 	put($("waiting"), one.waiting > 1 ? count(one.waiting) + more(one.waiters, one.waiting) : "");
-	show($("trailerror"), trail?.error && "The audit trail: " + visible(trail.error));
+	show($("trailerror"), one.trail?.error && "The audit trail: " + visible(one.trail.error));
 	timeline();
 }
 const more = (list, all) => all > list.length ? `, the first ${list.length} are shown` : "";
 
 function names() {
-	if (!shown) { put($("count"), list?.error ? visible(list.error) : "…"); rows($("list"), [], null, [], null); return; }
+	if (!list || !list.as_of) { put($("count"), list ? visible(list.error) : "…"); rows($("list"), [], null, [], null); return; }
 	const what = asked.contended ? " that have waiters" : "";
-	let text = `${count(shown.match)}${shown.match === shown.locks ? "" : " of " + count(shown.locks)} names${what}`;
-	if (shown.match > shown.rows.length) text = `The first ${shown.rows.length} of ${text}: narrow the prefix`;
-	if (shown.capped) text += `. leasefence ui reads only the first ${count(shown.locks)} names: start it with a PREFIX`;
-	if (!shown.match) text = `No locks${asked.prefix ? ` with the prefix “${visible(asked.prefix)}”` : ""}${what}`;
+	let text = `${count(list.match)}${list.match === list.locks ? "" : " of " + count(list.locks)} names${what}`;
+	if (list.match > list.rows.length) text = `The first ${list.rows.length} of ${text}: narrow the prefix`;
+	if (list.capped) text += `. leasefence ui reads only the first ${count(list.locks)} names: start it with a PREFIX`;
+	if (!list.match) text = `No locks${asked.prefix ? ` with the prefix “${visible(asked.prefix)}”` : ""}${what}`;
 	if (list.error) text += `, as of ${moment(list.as_of)}: ${visible(list.error)}`;
 	put($("count"), text);
-	rows($("list"), shown.rows, (r) => r.name, ["mono name", "mono token", "number", "number"], (row, r) => {
+	rows($("list"), list.rows, (r) => r.name, ["mono name", "mono token", "number", "number"], (row, r) => {
 		let a = row.cells[0].firstChild;
 		if (!a) a = row.cells[0].appendChild(document.createElement("a"));
 		a.href = link({ name: r.name });
@@ -190,11 +185,11 @@ function contenders(id, list) {
 
 // timeline draws the holds, with what the audit trail says about them, and the trail's other rows, the newest first.
 function timeline() {
-	const end = now(), tenures = new Map(), all = [];
+	const end = now(), tenures = new Map(), all = [], { log, trail } = one;
 	for (const t of trail?.tenures || []) tenures.set(t.token, [...(tenures.get(t.token) || []), t]);
 	const causes = (list) => (list || []).map((t) => t.cause ? `${visible(t.resource)}: ${visible(t.cause)}` : "").filter(Boolean).join(", ");
 	const bad = (list) => (list || []).some((t) => t.cause === "expired" || t.cause === "revoked");
-	for (const s of log.values()) {
+	for (const s of log) {
 		const of = tenures.get(s.token);
 		tenures.delete(s.token);
 		const how = s.gap ? "etcd did not answer: holds may be missing" : s.end ? s.how || "ended" : "holds";
