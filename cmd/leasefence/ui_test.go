@@ -343,9 +343,9 @@ func TestTrail_reads(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 			l, err := newTrail(file)
 			require.NoError(t, err)
-			require.Equal(t, []tenureView{{Resource: "a", Token: "7", Holder: "h", Begin: at}}, l.of("a", nil).Tenures)
-			require.Len(t, l.of("b", map[int64]bool{7: true}).Tenures, 1)
-			require.Empty(t, l.of("b", map[int64]bool{8: true}).Tenures)
+			require.Equal(t, []trailEntry{{Resource: "a", Token: "7", Holder: "h", Begin: at, rev: 7}}, l.of("a", nil).Rows)
+			require.Len(t, l.of("b", map[int64]bool{7: true}).Rows, 1)
+			require.Empty(t, l.of("b", map[int64]bool{8: true}).Rows)
 		})
 	}
 	t.Run("too long", func(t *testing.T) {

@@ -25,11 +25,10 @@ type trail struct {
 	file string
 
 	reading sync.Mutex // guards the fields below; held while the file is read, which may take any time
-	looked  time.Time  // when refresh has looked at the file last
 	stat    os.FileInfo
 
 	mu   sync.Mutex // guards the fields below
-	rows []trailRow
+	rows []trailEntry
 	err  string
 }
 
@@ -43,33 +42,25 @@ type trailRow struct {
 	Released  string      `json:"released_at"`   // tenures only
 	Cause     string      `json:"release_cause"` // tenures only
 	RefusedAt string      `json:"refused_at"`    // refusals only
+}
 
-	token fence.Token
-	at    int64
+// trailEntry is a row as the page gets it.
+type trailEntry struct {
+	Resource string `json:"resource"`
+	Token    string `json:"token"`             // in era 0, as the tokens of holds
+	Highest  string `json:"highest,omitempty"` // of a refusal; a tenure has none
+	Holder   string `json:"holder"`
+	Begin    int64  `json:"begin"` // of a refusal its time
+	End      int64  `json:"end,omitempty"`
+	Cause    string `json:"cause,omitempty"`
+
+	rev int64
 }
 
 // trailView has the rows of a trail about one name, the newest first.
 type trailView struct {
-	Tenures  []tenureView  `json:"tenures"`
-	Refusals []refusalView `json:"refusals"`
-	Error    string        `json:"error,omitempty"`
-}
-
-type tenureView struct {
-	Resource string `json:"resource"`
-	Token    string `json:"token"` // in era 0, as the tokens of holds
-	Holder   string `json:"holder"`
-	Begin    int64  `json:"begin"`
-	End      int64  `json:"end,omitempty"`
-	Cause    string `json:"cause,omitempty"`
-}
-
-type refusalView struct {
-	Resource string `json:"resource"`
-	Token    string `json:"token"`
-	Highest  string `json:"highest"`
-	Holder   string `json:"holder"`
-	At       int64  `json:"at"`
+	Rows  []trailEntry `json:"rows"`
+	Error string       `json:"error,omitempty"`
 }
 
 // newTrail reads a file. The trail is nil if no file is given.
@@ -91,10 +82,6 @@ func (l *trail) refresh() {
 		return
 	}
 	defer l.reading.Unlock()
-	if time.Since(l.looked) < tendEvery/2 {
-		return
-	}
-	l.looked = time.Now()
 	stat, err := os.Stat(l.file)
 	if l.stat != nil && l.stat.Mode()&os.ModeNamedPipe != 0 { // a pipe, as a shell's <(psql ...), can be read only once
 		return
@@ -116,7 +103,7 @@ func (l *trail) refresh() {
 }
 
 // readTrail reads the rows of a file. With an error it returns the rows before the broken value.
-func readTrail(file string) (rows []trailRow, err error) {
+func readTrail(file string) (rows []trailEntry, err error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -139,34 +126,31 @@ func readTrail(file string) (rows []trailRow, err error) {
 			to = &list
 		}
 		err := json.Unmarshal(value, to)
-		for i := range list {
-			err = errors.Join(err, list[i].read())
+		before := len(rows)
+		for _, row := range list {
+			entry, wrong := row.entry()
+			rows, err = append(rows, entry), errors.Join(err, wrong)
 		}
 		if err != nil {
-			return rows, fmt.Errorf("%s: value %d: %w", file, n, err)
+			return rows[:before], fmt.Errorf("%s: value %d: %w", file, n, err)
 		}
-		rows = append(rows, list...)
 	}
 }
 
-// read parses the token and the time of a row.
-func (r *trailRow) read() (err error) {
-	if r.token, err = fence.Parse(r.Token.String()); err != nil {
-		return err
-	}
+func (r trailRow) entry() (trailEntry, error) {
+	token, err := fence.Parse(r.Token.String())
+	e := trailEntry{Resource: r.Resource, Token: fmt.Sprint(token.Revision()), Holder: r.Holder, Cause: r.Cause, rev: token.Revision()}
 	text := r.GrantedAt
-	if r.refused() {
-		text = r.RefusedAt
-		if _, err := fence.Parse(r.Highest.String()); err != nil {
-			return err
-		}
+	if r.RefusedAt != "" {
+		text, e.Highest = r.RefusedAt, r.Highest.String()
+		_, wrong := fence.Parse(r.Highest.String())
+		err = errors.Join(err, wrong)
 	}
-	at, err := readTime(text)
-	r.at = at
-	return err
+	at, wrong := readTime(text)
+	end, _ := readTime(r.Released) // empty while a tenure lasts
+	e.Begin, e.End = at, max(end, 0)
+	return e, errors.Join(err, wrong)
 }
-
-func (r *trailRow) refused() bool { return r.RefusedAt != "" }
 
 // readTime parses a time as databases write it, to milliseconds. A time without a zone is in UTC, as in the tables.
 func readTime(text string) (int64, error) {
@@ -181,18 +165,13 @@ func readTime(text string) (int64, error) {
 func (l *trail) of(name string, revs map[int64]bool) *trailView {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := &trailView{Tenures: []tenureView{}, Refusals: []refusalView{}, Error: l.err}
-	for _, r := range slices.Backward(l.rows) {
-		if r.Resource != name && !revs[r.token.Revision()] {
-			continue
-		}
-		token := fmt.Sprint(r.token.Revision())
-		switch {
-		case r.refused() && len(v.Refusals) < mostShown:
-			v.Refusals = append(v.Refusals, refusalView{r.Resource, token, r.Highest.String(), r.Holder, r.at})
-		case !r.refused() && len(v.Tenures) < mostShown:
-			end, _ := readTime(r.Released) // empty while the tenure lasts
-			v.Tenures = append(v.Tenures, tenureView{r.Resource, token, r.Holder, r.at, max(end, 0), r.Cause})
+	v := &trailView{Rows: []trailEntry{}, Error: l.err}
+	shown := make(map[bool]int) // number of refusals, and of tenures
+	for _, e := range slices.Backward(l.rows) {
+		refused := e.Highest != ""
+		if (e.Resource == name || revs[e.rev]) && shown[refused] < mostShown {
+			shown[refused]++
+			v.Rows = append(v.Rows, e)
 		}
 	}
 	return v

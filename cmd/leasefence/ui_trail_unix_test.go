@@ -23,7 +23,7 @@ func TestTrail_readsAPipeOnce(t *testing.T) {
 	require.NoError(t, to.Close())
 	l, err := newTrail(fmt.Sprintf("/dev/fd/%d", from.Fd()))
 	require.NoError(t, err)
-	l.looked, l.stat = time.Time{}, timeless{l.stat}
+	l.stat = timeless{l.stat}
 	l.refresh()
 	require.Len(t, l.rows, 1)
 }
@@ -36,7 +36,6 @@ func TestTrail_showsRowsWhileItReads(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, syscall.Mkfifo(file, 0o600))
-	l.looked = time.Time{}
 	read := make(chan struct{})
 	go func() { defer close(read); l.refresh() }()
 	var writer *os.File
@@ -45,7 +44,7 @@ func TestTrail_showsRowsWhileItReads(t *testing.T) {
 		return err == nil
 	}, time.Minute, time.Millisecond)
 	shown := make(chan int, 1)
-	go func() { shown <- len(l.of("a", nil).Tenures) }()
+	go func() { shown <- len(l.of("a", nil).Rows) }()
 	select {
 	case n := <-shown:
 		require.Equal(t, 1, n)

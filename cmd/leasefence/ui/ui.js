@@ -186,7 +186,8 @@ function contenders(id, list) {
 // timeline draws the holds, with what the audit trail says about them, and the trail's other rows, the newest first.
 function timeline() {
 	const end = now(), tenures = new Map(), all = [], { log, trail } = one;
-	for (const t of trail?.tenures || []) tenures.set(t.token, [...(tenures.get(t.token) || []), t]);
+	const refusals = [];
+	for (const t of trail?.rows || []) if (t.highest) refusals.push(t); else tenures.set(t.token, [...(tenures.get(t.token) || []), t]);
 	const causes = (list) => (list || []).map((t) => t.cause ? `${visible(t.resource)}: ${visible(t.cause)}` : "").filter(Boolean).join(", ");
 	const bad = (list) => (list || []).some((t) => t.cause === "expired" || t.cause === "revoked");
 	for (const s of log) {
@@ -199,8 +200,8 @@ function timeline() {
 	for (const list of tenures.values()) for (const t of list)
 		all.push({ key: `t${t.resource} ${t.token}`, begin: t.begin, end: t.end || -1, token: t.token, owner: t.holder,
 			how: t.cause ? causes([t]) : `${visible(t.resource)}: no end recorded`, kind: bad([t]) ? "lost" : "" });
-	for (const r of trail?.refusals || [])
-		all.push({ key: `r${r.resource} ${r.token} ${r.at}`, begin: r.at, end: r.at, token: r.token, owner: r.holder,
+	for (const r of refusals)
+		all.push({ key: `r${r.resource} ${r.token} ${r.begin}`, begin: r.begin, end: r.begin, token: r.token, owner: r.holder,
 			how: `refused by ${visible(r.resource)}, which had seen ${r.highest}`, kind: "refused" });
 	all.sort((a, b) => (b.begin || 0) - (a.begin || 0) || (a.key < b.key ? 1 : -1));
 	all.splice(300);
