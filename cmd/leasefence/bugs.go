@@ -30,18 +30,20 @@ const (
 	newestTested = 7
 )
 
-// fixIn returns the first release of v's minor version without the bug, nil if there is none or that minor version
-// never had the bug; and whether v has the bug.
-func (b bug) fixIn(v semver.Version) (fix *semver.Version, has bool) {
+// sound are the first releases that have none of the bugs.
+const sound = "3.5.33, 3.6.14, 3.7.1"
+
+// in reports whether v has the bug. A minor version after the last that was fixed never had it.
+func (b bug) in(v semver.Version) bool {
 	newest := int64(0)
 	for _, text := range b.fixed {
 		f := semver.New(text)
 		newest = max(newest, f.Minor)
 		if f.Minor == v.Minor {
-			return f, v.LessThan(*f)
+			return v.LessThan(*f)
 		}
 	}
-	return nil, v.Minor < newest
+	return v.Minor < newest
 }
 
 // judge makes the finding on a server's version.
@@ -65,40 +67,18 @@ func judge(text string) finding {
 		f.Do = "Look for a newer leasefence."
 		return f
 	}
-	var known []bug
+	var said []string
 	for _, b := range bugs {
-		if _, has := b.fixIn(*v); has {
-			known = append(known, b)
+		if b.in(*v) {
+			said = append(said, fmt.Sprintf("%s (%s)", b.what, b.name))
 		}
 	}
-	if len(known) == 0 {
+	if len(said) == 0 {
 		f.Says += ", without any known bug that matters for locks"
 		return f
 	}
 	f.Level = levelWarn
-	said := make([]string, 0, len(known))
-	for _, b := range known {
-		said = append(said, fmt.Sprintf("%s (%s)", b.what, b.name))
-	}
 	f.Says += " has known bugs: " + strings.Join(said, "; ")
-	f.Do = fmt.Sprintf("Update to %s or later.", cure(*v, known))
+	f.Do = "Update to one of " + sound + ", or to a later release of the same minor version."
 	return f
-}
-
-// cure is the oldest release from v's minor version on that has none of the bugs.
-func cure(v semver.Version, known []bug) string {
-minors:
-	for minor := v.Minor; ; minor++ {
-		best := semver.Version{Major: 3, Minor: minor}
-		for _, b := range known {
-			fix, has := b.fixIn(semver.Version{Major: 3, Minor: minor})
-			if has && fix == nil {
-				continue minors
-			}
-			if fix != nil && best.LessThan(*fix) {
-				best = *fix
-			}
-		}
-		return best.String()
-	}
 }
