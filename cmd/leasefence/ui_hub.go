@@ -246,25 +246,20 @@ func (h *hub) look(name string) (t *topic, leave func(), err error) {
 	}, nil
 }
 
-// forget ends the topics that have had no viewer for the time unseen. If that is 0, it ends one topic, the one that was
-// left first, and reports whether there was one.
-func (h *hub) forget(unseen time.Duration) (forgotten bool) {
+// forget ends the topic that was left first, if that was so long ago, and reports whether it has.
+func (h *hub) forget(unseen time.Duration) bool {
 	var oldest *topic
-	for name, t := range h.topics {
-		switch {
-		case t.viewers > 0:
-		case unseen == 0 && (oldest == nil || t.left.Before(oldest.left)):
+	for _, t := range h.topics {
+		if t.viewers == 0 && (oldest == nil || t.left.Before(oldest.left)) {
 			oldest = t
-		case unseen > 0 && time.Since(t.left) >= unseen:
-			t.end()
-			delete(h.topics, name)
 		}
 	}
-	if oldest != nil {
-		oldest.end()
-		delete(h.topics, oldest.name)
+	if oldest == nil || time.Since(oldest.left) < unseen {
+		return false
 	}
-	return oldest != nil
+	oldest.end()
+	delete(h.topics, oldest.name)
+	return true
 }
 
 // released notes on the timeline of a name that this page has released a holder.

@@ -102,7 +102,7 @@ func (s *uiServer) permitted(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// message is a line of a stream. A part that has not changed is left out.
+// message is a line of a stream. The list is left out if it was sent before.
 type message struct {
 	Now   int64     `json:"now"` // this computer's clock, in milliseconds, as all times
 	Setup *setup    `json:"setup,omitempty"`
@@ -142,13 +142,14 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy would hold messages back
 	out := http.NewResponseController(w)
 	about := &setup{s.etcd, s.hub.prefix, s.write, s.hub.trail != nil}
-	var listed, named news
+	var listed news
 	heart := time.NewTicker(beat)
 	defer heart.Stop()
 	for r.Context().Err() == nil {
 		news := message{Now: time.Now().UnixMilli(), Setup: about}
 		news.List, listed = s.hub.list(asked.Get("prefix"), asked.Get("contended") != "", listed)
-		news.Name, named = t.view(named)
+		name, named := t.view()
+		news.Name = name
 		_ = out.SetWriteDeadline(time.Now().Add(slowest))
 		if json.NewEncoder(w).Encode(news) != nil || out.Flush() != nil {
 			return

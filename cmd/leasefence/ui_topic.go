@@ -303,17 +303,13 @@ type nameView struct {
 	Trail   *trailView  `json:"trail,omitempty"`
 }
 
-// view returns the topic as the page gets it, unless that is of the news that were sent last, and its news. A nil topic
-// has none.
-func (t *topic) view(sent news) (*nameView, news) {
+// view returns the topic as the page gets it, and its news. A nil topic has neither.
+func (t *topic) view() (*nameView, news) {
 	if t == nil {
 		return nil, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.news == sent {
-		return nil, sent
-	}
 	v := &nameView{
 		Name: t.name, Known: t.seen > 0, AsOf: t.health.millis(), Error: t.health.err,
 		Holders: t.shown(t.queue.Holders), Waiters: t.shown(t.queue.Waiters), Holding: len(t.queue.Holders), Waiting: len(t.queue.Waiters),
