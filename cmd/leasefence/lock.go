@@ -131,21 +131,15 @@ the same name exclude it.
 	f.BoolVar(&l.all, "all", false, "take all the names")
 	f.BoolVar(&l.try, "try", false, "give up at once if the lock is held")
 	f.DurationVar(&l.wait, "wait", 0, "give up after this time (default: never while etcd answers)")
+	cmd.MarkFlagsMutuallyExclusive("shared", "permits", "all")
+	cmd.MarkFlagsMutuallyExclusive("try", "wait")
 	l.register(cmd)
 	return cmd
 }
 
 func (l *theLock) check(wait, permits bool) error {
-	kinds := 0
-	for _, kind := range []bool{l.shared, permits, l.all} {
-		if kind {
-			kinds++
-		}
-	}
 	broken := slices.IndexFunc(l.names, func(name string) bool { return strings.Contains(name, "\n") })
 	switch {
-	case kinds > 1:
-		return usageError("--shared, -n and --all: want one of them at most")
 	case permits && (l.permits < 1 || l.permits > 1024):
 		return usageError("-n is %d, want 1 to 1024", l.permits)
 	case !l.all && len(l.names) > 1:
@@ -154,8 +148,6 @@ func (l *theLock) check(wait, permits bool) error {
 		return usageError("--all: %d names, want %d at most", len(l.names), locks.MostInSet)
 	case l.all && broken >= 0: // in LEASEFENCE_LOCK it would be two names
 		return usageError("--all: NAME %q has a line break", l.names[broken])
-	case l.try && wait:
-		return usageError("--try and --wait: want one of them at most")
 	case wait && l.wait <= 0:
 		return usageError("--wait is %v, want more than 0s; --try does not wait", l.wait)
 	}
