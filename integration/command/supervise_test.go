@@ -4,9 +4,13 @@ package command_test
 
 import (
 	"os"
+	"os/exec"
 	"os/signal"
+	"regexp"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -15,8 +19,9 @@ import (
 type step func(t *testing.T, p *running, addr string, client *clientv3.Client)
 
 // What signals, requests for release and losses do to a command, in any order, and the exit code that follows. leasefence
-// passes all signals on. A command that was asked to release its lock and runs on is killed if it loses the lock. A
-// leader that loses the leadership, or is asked to release it, campaigns again, unless a signal other than SIGHUP came.
+// passes all signals on, and continues a command that is stopped. A command that was asked to release its lock and runs
+// on is killed if it loses the lock. A leader that loses the leadership, or is asked to release it, campaigns again,
+// unless a signal other than SIGHUP came.
 func TestCommand_isToldAndEnds(t *testing.T) {
 	t.Parallel()
 	// A signal that is caught here is not ignored in the processes that this test starts, even under nohup.
@@ -26,6 +31,7 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 	const (
 		loop  = `; echo "started $LEASEFENCE_TOKEN."; while :; do sleep 0.01 || :; done`
 		asked = `trap 'echo asked' TERM` + loop
+		sleep = `trap 'exit 9' TERM; echo "pid $$"` + loop
 	)
 	var ( // steps
 		sent = func(all ...syscall.Signal) step {
@@ -47,6 +53,15 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 				t.Helper()
 				endHold(t, client, "job", how)
 			}
+		}
+		stopped = func(t *testing.T, p *running, _ string, _ *clientv3.Client) {
+			t.Helper()
+			pid := regexp.MustCompile(`pid (\d+)`).FindStringSubmatch(p.stdout.String())[1]
+			require.NoError(t, exec.CommandContext(bounded(t), "sh", "-c", "kill -STOP "+pid).Run())
+			require.Eventually(t, func() bool {
+				stat, err := os.ReadFile("/proc/" + pid + "/stat")
+				return err != nil || strings.Contains(string(stat), ") T ") // other systems do not tell
+			}, patience, time.Millisecond)
 		}
 		released = func(t *testing.T, _ *running, addr string, _ *clientv3.Client) {
 			t.Helper()
@@ -70,6 +85,8 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 			[]step{sent(syscall.SIGSTOP, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGCONT)},
 			9, "", "",
 		},
+		"stopped, and TERM":  {"lock", sleep, []step{stopped, end}, 9, "", ""}, // as by Ctrl-Z: it would keep the lock forever
+		"stopped, and asked": {"lock", sleep, []step{stopped, released}, 9, "", "asked to release"},
 		"asked, and deleted": {"lock", asked, []step{released, says("asked"), deleted}, 74, "asked", "asked to release"},
 		"asked, and revoked": {"lock", asked, []step{released, says("asked"), revoked}, 74, "asked", "asked to release"},
 		"elect, asked":       {"elect", `:` + loop, []step{released, again, end}, 143, "", "asked to release"},

@@ -167,39 +167,6 @@ func TestTables_onATerminal(t *testing.T) {
 	require.Contains(t, p.stdout.String(), long, "nothing is cut without a terminal")
 }
 
-// A signal or a request for release continues a command that is stopped, as by Ctrl-Z: otherwise it would keep the lock
-// forever.
-func TestLock_wakesACommandThatIsStopped(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, addr string, p *running){
-		"signal": func(t *testing.T, _ string, p *running) {
-			t.Helper()
-			p.signal(t, syscall.SIGTERM)
-		},
-		"release": func(t *testing.T, addr string, _ *running) {
-			t.Helper()
-			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addr, client := etcd(t)
-			pid := filepath.Join(t.TempDir(), "pid")
-			p := lock(t, addr, "job", "--", "sh", "-c", `trap 'exit 9' TERM; echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$`, pid)
-			awaitFile(t, pid)
-			text, err := os.ReadFile(pid)
-			require.NoError(t, err)
-			require.Eventually(t, func() bool {
-				stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat")
-				return err == nil && strings.Contains(string(stat), ") T ")
-			}, patience, time.Millisecond)
-			end(t, addr, p)
-			require.Equal(t, 9, p.end(t))
-			requireNothingLeft(t, client)
-		})
-	}
-}
-
 // The command is in the foreground of the terminal: it can read from it, and Ctrl-C reaches it. leasefence can write to
 // the terminal from the background, and supervises, even after stty tostop. elect's next command is in the foreground,
 // too, and inherits no ignored signal.
