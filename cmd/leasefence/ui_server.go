@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -43,17 +44,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 // handler serves all paths, behind the checks that every request has to pass.
 func (s *uiServer) handler() http.Handler {
 	mux := http.NewServeMux()
-	for path, file := range map[string]struct{ name, kind string }{
-		"GET /{$}":    {"ui/page.html", "text/html"},
-		"GET /ui.css": {"ui/ui.css", "text/css"},
-		"GET /ui.js":  {"ui/ui.js", "text/javascript"},
-	} {
-		content, _ := uiFiles.ReadFile(file.name) // the file is embedded
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", file.kind+"; charset=utf-8")
-			_, _ = w.Write(content)
-		})
-	}
+	files, _ := fs.Sub(uiFiles, "ui") // the folder is embedded
+	mux.Handle("GET /", http.FileServerFS(files))
 	mux.HandleFunc("GET /api/stream", s.permitted(s.stream))
 	mux.HandleFunc("POST /api/release", s.permitted(s.release))
 	inner := http.NewCrossOriginProtection().Handler(mux)

@@ -205,7 +205,7 @@ func TestUI_refuses(t *testing.T) {
 		"off this host, no token":   {all, "GET", "api/stream", "", "Authorization:", 401},
 		"off this host, page":       {all, "GET", "", "", "Host: page.example", 200},
 		"another method":            {written, "DELETE", "api/release", "", "", 405},
-		"nothing there":             {plain, "GET", "ui/page.html", "", "", 404},
+		"nothing there":             {plain, "GET", "ui/index.html", "", "", 404},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at, secret, _ := strings.Cut(tt.page, "#token=")
