@@ -437,8 +437,8 @@ var queueMutants = []mutant{
 	{
 		name: "Streams: a watch stays registered with its caller",
 		file: "internal/etcd/streams.go",
-		old:  "\t\tstopCaller()\n",
-		new:  "\t\t_ = stopCaller\n",
+		old:  "\t\tstop()\n\t\tend()\n",
+		new:  "\t\t_ = stop\n\t\tend()\n",
 		by:   killer{inEtcd, "TestStreams_Watch_leavesNothingRegistered", `require.Zero(t, s.Registered(ctx))`},
 	},
 	{
@@ -451,14 +451,14 @@ var queueMutants = []mutant{
 	{
 		name: "Streams: any number of stream names",
 		file: "internal/etcd/streams.go",
-		old:  "st.n%streamNames",
-		new:  "st.n",
+		old:  "s.n%streamNames",
+		new:  "s.n",
 		by:   killer{inEtcd, "TestStreams_Watch_hasFewNames", `require.`},
 	},
 	{
 		name: "Streams: a suspect stream is kept",
 		file: "internal/etcd/streams.go",
-		old:  "if present {\n\t\tst.cancel()\n\t}",
+		old:  "if present {\n\t\tst.end()\n\t}",
 		new:  "_ = present",
 		by:   killer{inEtcd, "TestStreams_Watch_endsWithItsCallerOrItsStream", `require.Error(t, bySuspect.Err())`},
 	},

@@ -19,7 +19,7 @@ func (a *Attempt) WithCopies(n int) *Attempt {
 // Registered counts the contexts and functions that wait for the end of ctx, made by [context.WithCancel], or of the
 // present stream.
 func (s *Streams) Registered(ctx context.Context) (n int) {
-	for _, ctx := range []context.Context{ctx, s.stream.end} {
+	for _, ctx := range []context.Context{ctx, s.stream.life} {
 		n += reflect.ValueOf(ctx).Elem().FieldByName("children").Len()
 	}
 	return n

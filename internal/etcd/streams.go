@@ -27,10 +27,9 @@ type Streams struct {
 
 // stream is one gRPC stream of watches, until it becomes suspect.
 type stream struct {
-	n       int64
-	end     context.Context //nolint:containedctx // it ends the watches of this stream, nothing else
-	watches int             // that are on the stream or about to be opened
-	cancel  context.CancelFunc
+	life    context.Context //nolint:containedctx // of the stream's watches, whose contexts are derived from it
+	end     context.CancelFunc
+	watches int         // that are on the stream or about to be opened
 	opening int         // watches that are not confirmed yet
 	stuck   *time.Timer // runs while there are any
 	waiting time.Time   // when stuck was started
@@ -55,9 +54,11 @@ func NewStreams(id string, patience time.Duration) *Streams {
 
 // next makes the next stream, without watches.
 func (s *Streams) next() *stream {
-	st := &stream{n: s.n}
+	name := s.id + "-" + strconv.FormatInt(s.n%streamNames, 10)
 	s.n++
-	st.end, st.cancel = context.WithCancel(context.Background())
+	st := new(stream)
+	st.life, st.end = context.WithCancel(clientv3.WithRequireLeader(
+		metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", name)))
 	st.stuck = time.AfterFunc(time.Hour, func() { s.replace(st, true) })
 	st.stuck.Stop()
 	return st
@@ -77,7 +78,7 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 		s.wait(st)
 	}
 	s.mu.Unlock()
-	watch, end := s.on(ctx, st)
+	watch, end := st.on(ctx)
 	return watch, func() { s.opened(st, watch.Err() == nil) }, func() {
 		end()
 		s.mu.Lock()
@@ -93,16 +94,12 @@ func (s *Streams) wait(st *stream) {
 }
 
 // on returns the context for a watch on st.
-func (s *Streams) on(ctx context.Context, st *stream) (watch context.Context, cancel context.CancelFunc) {
-	name := s.id + "-" + strconv.FormatInt(st.n%streamNames, 10)
-	watch = metadata.AppendToOutgoingContext(context.Background(), "leasefence-stream", name)
-	watch, cancelWatch := context.WithCancel(clientv3.WithRequireLeader(watch))
-	stopCaller := context.AfterFunc(ctx, cancelWatch)
-	stopStream := context.AfterFunc(st.end, cancelWatch)
+func (st *stream) on(ctx context.Context) (watch context.Context, cancel context.CancelFunc) {
+	watch, end := context.WithCancel(st.life)
+	stop := context.AfterFunc(ctx, end)
 	return watch, func() {
-		stopCaller()
-		stopStream()
-		cancelWatch()
+		stop()
+		end()
 	}
 }
 
@@ -118,7 +115,7 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	if idle {
 		return
 	}
-	watch, cancel := s.on(ctx, st)
+	watch, cancel := st.on(ctx)
 	defer cancel()
 	silent := time.AfterFunc(limit, func() { s.replace(st, false) })
 	defer silent.Stop()
@@ -181,6 +178,6 @@ func (s *Streams) replace(st *stream, stuck bool) {
 	}
 	s.mu.Unlock()
 	if present {
-		st.cancel()
+		st.end()
 	}
 }
