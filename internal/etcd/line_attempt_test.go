@@ -37,12 +37,12 @@ func TestLine_attempt_ends(t *testing.T) {
 				e := start(t)
 				free := e.occupy(t)
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 10 * time.Millisecond})
-				stays := e.tryOnce(t.Context(), t.Context(), bound, e.enter("a/x"))
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				ctxs := []context.Context{t.Context(), t.Context()}
 				ctxs[which] = ctx
 				leaves := e.tryOnce(ctxs[0], ctxs[1], bound, e.enter("b/x"))
+				stays := e.tryOnce(t.Context(), t.Context(), bound, e.enter("a/x"))
 				if sent {
 					free()
 				}

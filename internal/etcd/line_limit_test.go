@@ -66,12 +66,18 @@ func (e *env) fill(name string, n, size int) []etcd.Txn {
 func TestLine_limit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t)
-		outcomes, reqs := e.together(t, e.enters("a", 500))
-		requireAllGood(t, outcomes)
-		for _, req := range reqs {
+		free := e.occupy(t)
+		gate := make(chan struct{})
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 3, Until: gate}) // then all lanes are in use, and 140 wait
+		sent := e.record()
+		all := e.sendAll(t.Context(), e.enters("a", 500))
+		free()
+		close(gate)
+		requireAllGood(t, receiveAll(t, all))
+		for _, req := range sent() {
 			require.LessOrEqual(t, len(req.Success), 120)
 		}
-		require.LessOrEqual(t, len(reqs), 5)
+		require.Len(t, sent(), 5)
 		require.Zero(t, e.now())
 	})
 }

@@ -89,7 +89,9 @@ func TestLine_share_flat(t *testing.T) {
 				require.Equal(t, e.srv.Rev(), o.res.Revision)
 				if i < 5 {
 					require.Len(t, o.res.Responses, len(txns[i].Then))
-					require.Equal(t, o.res.Revision, o.res.Responses[1].GetResponseRange().Kvs[0].CreateRevision)
+					newest := o.res.Responses[1].GetResponseRange().Kvs[0]
+					require.Equal(t, txns[i].Queue+"x", string(newest.Key))
+					require.Equal(t, o.res.Revision, newest.CreateRevision)
 				}
 			}
 			return len(nested(sent[0])) == 0
