@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -32,11 +31,11 @@ func (s *script) Uint64() uint64 {
 	return v * 0x0001_0001_0001_0001 // math/rand takes some numbers from the low bits, others from the high ones
 }
 
-// seeds adds scripts that take many of the steps.
-func seeds(f *testing.F, n uint64) {
-	f.Helper()
+// A waiter under a script of contenders that come and go, and of watches that break, hang, come late and are
+// compacted: it is not granted while an older contender exists, and it is when none is left.
+func FuzzQueue_Await(f *testing.F) {
 	f.Add([]byte{})
-	for seed := range n {
+	for seed := range uint64(400) { // scripts that take many of the steps
 		r := rand.New(rand.NewPCG(seed, 7))
 		data := make([]byte, 40+100*(seed%8))
 		for i := range data {
@@ -44,48 +43,6 @@ func seeds(f *testing.F, n uint64) {
 		}
 		f.Add(data)
 	}
-}
-
-// Whatever comes and goes, breaks and hangs: Guards report each deleted or overwritten key of an entry that was not
-// removed, and nothing else.
-func FuzzGuards(f *testing.F) {
-	seeds(f, 60)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if len(data) > 4096 {
-			return
-		}
-		bubble(t, func(e *env) {
-			t := e.t
-			s := &script{data: data, rest: rand.NewPCG(1, 2)}
-			w := &world{
-				guards: e.guards(t), t: t, r: rand.New(s), own: e.another(t),
-				may: make(map[notice]bool), must: make(map[string]notice),
-			}
-			most := []int{3, 16, 24, 200, 400}[w.r.IntN(5)]
-			if most == 400 { // more keys than watches
-				w.present = w.own.places(t, 300, func(i int) string { return fmt.Sprint("many/", i) })
-				w.add(w.present...)
-			}
-			if w.r.IntN(4) == 0 {
-				w.ops = 1 + w.r.IntN(10)
-				e.allowOps(w.ops)
-			}
-			for len(s.data) > 0 {
-				w.step(most)
-			}
-			if w.r.IntN(4) == 0 {
-				w.endNow()
-				return
-			}
-			w.settle()
-		})
-	})
-}
-
-// A waiter under a script of contenders that come and go, and of watches that break, hang, come late and are
-// compacted: it is not granted while an older contender exists, and it is when none is left.
-func FuzzQueue_Await(f *testing.F) {
-	seeds(f, 400)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 2048 {
 			return

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 )
 
 // The next watch may not be confirmed for long, on a sick endpoint. A read reports what the broken one has missed,
@@ -90,5 +91,39 @@ func TestGuards_eventsDuringARead(t *testing.T) {
 		}
 		synctest.Wait()
 		g.requireNotices(t, want...)
+	})
+}
+
+// An entry that was removed is told nothing any more, though a read of its key or an event is on its way.
+func TestGuards_toldNothingOnceRemoved(t *testing.T) {
+	bubbleOf(t, "a read", func(e *env) {
+		t := e.t
+		g := e.guards(t)
+		p := g.guarded(t, 1, numbered)[0]
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+		synctest.Wait()
+		g.remove(p)
+		e.leave(t, p)
+		time.Sleep(2 * time.Second)
+		g.requireNotices(t)
+	})
+	bubbleOf(t, "an event", func(e *env) {
+		t := e.t
+		g := e.guards(t)
+		for i := range 50 { // which of the event and the end of the watch is noticed first is random
+			p, told := e.places(t, 1, numbered)[0], 0
+			one := &queue.Guarded{Entry: p.Entry}
+			one.Ended = func(queue.End) {
+				told++
+				g.Remove(one)
+			}
+			g.Add(one)
+			time.Sleep(time.Second)
+			e.srv.Put(p.Key, "x")
+			require.True(t, e.srv.Delete(p.Key))
+			synctest.Wait()
+			require.Equal(t, 1, told, "round %d", i)
+		}
 	})
 }

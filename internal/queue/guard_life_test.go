@@ -15,22 +15,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// finished reports whether all spawned goroutines have ended.
-func (e *env) finished() bool {
-	done := make(chan struct{})
-	go func() {
-		e.tasks.Wait()
-		close(done)
-	}()
-	synctest.Wait()
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
 // denials are the client's errors for a watch without permission: the server sends only a text, which the client does
 // not translate.
 var denials = []error{
@@ -38,26 +22,15 @@ var denials = []error{
 	status.Error(codes.Unknown, "rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
 }
 
-// deny refuses watches and reads of the keys.
-func (e *env) deny(err error, which func(key []byte) bool) (permit func()) {
-	watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: err, Match: func(c fakeetcd.Call) bool {
-		return which(c.Request.(*pb.WatchCreateRequest).Key)
-	}})
-	reads := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied, Match: func(c fakeetcd.Call) bool {
-		for _, op := range c.Request.(*pb.TxnRequest).Success {
-			if r := op.GetRequestRange(); r != nil && which(r.Key) {
-				return true
-			}
-		}
-		return false
-	}})
+// deny refuses watches and reads.
+func (e *env) deny(err error) (permit func()) {
+	watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: err})
+	reads := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
 	return func() {
 		watches()
 		reads()
 	}
 }
-
-func anyKey([]byte) bool { return true }
 
 // allowOps makes the server allow so many operations in a transaction.
 func (e *env) allowOps(most int) {
@@ -75,7 +48,7 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 			t := e.t
 			g := e.guards(t)
 			list := g.guarded(t, 3, numbered)
-			permit := e.deny(err, anyKey)
+			permit := e.deny(err)
 			e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 			require.True(t, e.srv.Delete(list[1].Key))
 			time.Sleep(500 * time.Millisecond)
@@ -117,12 +90,34 @@ func TestGuards_denied_asksSeldom(t *testing.T) {
 		t := e.t
 		g := e.guards(t)
 		g.add(e.places(t, 400, numbered)...)
-		e.deny(rpctypes.ErrGRPCPermissionDenied, anyKey)
+		e.deny(rpctypes.ErrGRPCPermissionDenied)
 		time.Sleep(time.Minute)
 		before := e.requests()
 		time.Sleep(4 * time.Minute)
 		const periods = 4 * 60 / 10
 		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "one per watch, one per read of such a key, and those for the other keys together")
 		require.LessOrEqual(t, len(g.warned()), 6, "one a minute")
+	})
+}
+
+// With the lease the guards end too: they report and send nothing more, and leave nothing behind.
+func TestGuards_endWithTheLease(t *testing.T) {
+	bubble(t, func(e *env) {
+		t := e.t
+		g := e.guards(t)
+		list := g.guarded(t, mostWatched+10, numbered)
+		young := e.places(t, 1, scattered)
+		g.add(young...)
+		e.endLease()
+		e.tasks.Wait()
+		calls := e.requests()
+		for _, p := range append(list, young...) {
+			require.True(t, e.srv.Delete(p.Key))
+		}
+		time.Sleep(time.Minute)
+		g.requireNotices(t)
+		require.Equal(t, calls, e.requests())
+		e.tasks.Wait()
+		require.Zero(t, e.srv.Watchers())
 	})
 }

@@ -36,8 +36,9 @@ func TestGuards_fewOrMany(t *testing.T) {
 			t := e.t
 			g := e.guards(t)
 			list := e.places(t, n, numbered)
+			e.allowOps(16) // in a read
 			g.add(list...)
-			time.Sleep(time.Second)
+			time.Sleep(3 * every)
 			synctest.Wait()
 			e.requireWatchers(t, n)
 			for _, call := range e.c.Calls(fakeetcd.Watch) {

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -19,8 +18,7 @@ import (
 type guards struct {
 	*queue.Guards
 
-	e   *env
-	end context.CancelFunc // of the lease's life
+	e *env
 
 	mu       sync.Mutex
 	byPlace  map[string]*queue.Guarded // by key
@@ -45,7 +43,7 @@ func touched(p place) notice     { return notice{p.Key, p.Rev, 0} }
 
 func (e *env) guards(t *testing.T) *guards {
 	t.Helper()
-	g := &guards{e: e, end: e.endLease, byPlace: make(map[string]*queue.Guarded), before: make(map[notice]bool)}
+	g := &guards{e: e, byPlace: make(map[string]*queue.Guarded), before: make(map[notice]bool)}
 	g.Guards = &queue.Guards{Queue: e.Queue, Spawn: e.spawn, Every: every, Warn: func(err error) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
