@@ -75,19 +75,6 @@ func TestDo_attemptsGetMoreTime(t *testing.T) {
 	})
 }
 
-func TestDo_clientIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := connect(t)
-		_ = e.Client.Close() // its error is that the context is cancelled
-		err := e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
-			_, err := a.Get("a")
-			return err
-		})
-		require.ErrorContains(t, err, "the etcd client is closed")
-		require.Zero(t, e.now())
-	})
-}
-
 // While ends with either of its contexts. The error is that one's cause, and contains the last attempt's failure only as
 // text. An attempt's own time-out does not show in it.
 func TestWhile_endsWithEitherContext(t *testing.T) {

@@ -153,15 +153,6 @@ func receive(t *testing.T, ch <-chan outcome) outcome {
 	return receiveAll(t, []<-chan outcome{ch})[0]
 }
 
-func requirePending(t *testing.T, ch <-chan outcome) {
-	t.Helper()
-	select {
-	case o := <-ch:
-		require.FailNow(t, "too early", "%+v", o)
-	default:
-	}
-}
-
 // requireAllGood returns the results.
 func requireAllGood(t *testing.T, all []outcome) []etcd.Result {
 	t.Helper()

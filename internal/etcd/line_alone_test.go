@@ -75,24 +75,3 @@ func TestLine_alone_everyTime(t *testing.T) {
 		require.Zero(t, e.owner.everSpawned())
 	})
 }
-
-// The line's bound is for shared requests. A request of one caller ends with that caller's context alone.
-func TestLine_alone_endsWithItsCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: 5 * bound})
-		_, err := e.Commit(t.Context(), e.enter("a/x"))
-		require.NoError(t, err)
-		require.Equal(t, 5*bound, e.now())
-
-		e.c.Cut()
-		ctx, cancel := context.WithCancel(t.Context())
-		got := e.send(ctx, e.enter("a/y"))
-		requirePending(t, got)
-		cancel()
-		o := receive(t, got)
-		require.ErrorIs(t, o.err, context.Canceled)
-		require.NotErrorIs(t, o.err, etcd.ErrNotSent)
-		require.Equal(t, 5*bound, o.at)
-	})
-}

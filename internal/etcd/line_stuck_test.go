@@ -34,24 +34,6 @@ func TestLine_stuck(t *testing.T) {
 	}
 }
 
-// Lanes that were opened beside stuck ones end: later there are no more than before.
-func TestLine_stuck_isOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
-		free := e.occupy(t)
-		for range 5 {
-			requireAllGood(t, receiveAll(t, e.sendAll(t.Context(), e.plant("a", 5))))
-			time.Sleep(time.Second)
-		}
-		free()
-		e.owner.running.Wait()
-		e.occupy(t)
-		sent := e.record()
-		e.send(t.Context(), e.enter("b/x"))
-		require.Empty(t, sent())
-	})
-}
-
 // After its owner has ended, a line holds up no caller: neither those that wait, whatever the lanes do, nor later ones.
 func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 	for name, freed := range map[string]bool{"lanes come free": true, "lanes are stuck": false} {
