@@ -45,12 +45,11 @@ func (c *candidate) refused(log *slog.Logger, what string, err error) {
 // mark begins the suffix of a candidate's key. A contender without a mark keeps its place in the queue.
 func mark(priority int) string { return "p" + strconv.Itoa(priority) + "-" }
 
-// priorityOf returns the priority in a key below prefix, and false if the key is not a candidate's.
-func priorityOf(prefix string, key []byte) (int, bool) {
-	child := strings.TrimPrefix(string(key), prefix)
-	_, suffix, _ := strings.Cut(child, "-")
-	mark, _, found := strings.Cut(suffix, "-")
-	if !found || !strings.HasPrefix(mark, "p") || strings.Contains(child, "/") {
+// priorityOf returns the priority in the key of a contender, and false if the contender is not a candidate.
+func priorityOf(key []byte) (int, bool) {
+	form, _ := queue.FormOf(key)
+	mark, _, found := strings.Cut(form.Suffix, "-")
+	if !found || !strings.HasPrefix(mark, "p") {
 		return 0, false
 	}
 	priority, err := strconv.Atoi(mark[1:])
@@ -85,7 +84,7 @@ func (c *candidate) ask(a *etcd.Attempt, q *queue.Queue, e queue.Entry) error {
 	if err != nil || leader == nil {
 		return err
 	}
-	if theirs, is := priorityOf(e.Prefix, leader.Key); !is || theirs >= c.priority {
+	if theirs, is := priorityOf(leader.Key); !is || theirs >= c.priority {
 		return nil
 	}
 	// If the leader or e has gone meanwhile, nothing is written: a late request must not ask another leader, and the

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -50,7 +49,7 @@ func (l *Leadership) findHeir(ctx context.Context, c choice) (heir, error) {
 	e := l.hold.Entry
 	_, err := l.hold.While(ctx, func(a *etcd.Attempt) error {
 		keys, _, err := queue.Children(a, e.Prefix, clientv3.WithMinCreateRev(e.Rev+1))
-		if err != nil || c.value == "" && highest(e.Prefix, keys) <= c.above {
+		if err != nil || c.value == "" && highest(keys) <= c.above {
 			return err
 		}
 		kvs, err = queue.Contenders(a, keys, false)
@@ -63,10 +62,10 @@ func (l *Leadership) findHeir(ctx context.Context, c choice) (heir, error) {
 }
 
 // highest is the highest priority in keys, -1 if no key is a candidate's.
-func highest(prefix string, keys []*mvccpb.KeyValue) int {
+func highest(keys []*mvccpb.KeyValue) int {
 	most := -1
 	for _, kv := range keys {
-		if priority, candidate := priorityOf(prefix, kv.Key); candidate {
+		if priority, candidate := priorityOf(kv.Key); candidate {
 			most = max(most, priority)
 		}
 	}
@@ -80,10 +79,10 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 	var blocker *blockedError
 	above := c.above
 	for _, kv := range kvs {
-		priority, candidate := priorityOf(prefix, kv.Key)
+		priority, candidate := priorityOf(kv.Key)
 		wanted := candidate && priority > above
 		if c.value != "" {
-			wanted = queue.Text(kv) == c.value && h.next.Rev == 0 && (candidate || ofEtcd(prefix, kv))
+			wanted = queue.Text(kv) == c.value && h.next.Rev == 0 && (candidate || ofEtcd(kv))
 		}
 		entry := queue.Entry{Prefix: prefix, Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease), Rev: kv.CreateRevision}
 		switch {
@@ -105,11 +104,11 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 	return h, nil
 }
 
-// ofEtcd reports whether a contender may be a candidate of etcd's own election package: the last part of its key is the
-// lease's ID and nothing else. The key of etcd's own lock looks the same, but its value is empty, which Transfer
-// refuses.
-func ofEtcd(prefix string, kv *mvccpb.KeyValue) bool {
-	return string(kv.Key[len(prefix):]) == strconv.FormatInt(kv.Lease, 16)
+// ofEtcd reports whether a contender may be a candidate of etcd's own election package: its key has neither a class nor
+// a suffix. The key of etcd's own lock looks the same, but its value is empty, which Transfer refuses.
+func ofEtcd(kv *mvccpb.KeyValue) bool {
+	form, _ := queue.FormOf(kv.Key)
+	return form.Bare && form.Class == ""
 }
 
 // handOver deletes the leader's key and those of the candidates in between, so that the chosen candidate leads next. If

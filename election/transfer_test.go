@@ -108,6 +108,24 @@ func TestLeadership_Transfer_refusesBadInput(t *testing.T) {
 	})
 }
 
+// Only candidates of this package are passed, whatever other contenders are called.
+func TestLeadership_Transfer_passesNoOther(t *testing.T) {
+	for _, suffix := range []string{"", "-x5-y", "-px-y", "-p5"} {
+		inBubble(t, suffix, func(t *testing.T) {
+			p, other := newPair(t)
+			l := p.leads(t, election.Options{})
+			granted, err := p.c.Grant(t.Context(), 60)
+			require.NoError(t, err)
+			put(t, p.c, fmt.Sprintf("x/%x%s", int64(granted.ID), suffix), "other", granted.ID)
+			other.waits(t, election.Options{Value: "b"})
+			require.ErrorIs(t, l.Transfer(t.Context(), "b"), election.ErrBlocked)
+			if suffix == "" { // a candidate of etcd's own packages may lead next
+				require.NoError(t, l.Transfer(t.Context(), "other"))
+			}
+		})
+	}
+}
+
 // trio is a leader, "a", and two waiting candidates, "b" and "c". A transfer to c passes b.
 type trio struct {
 	srv     *fakeetcd.Server
