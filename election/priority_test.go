@@ -93,40 +93,6 @@ func TestRun_priority(t *testing.T) {
 	}
 }
 
-// When a leader hands over, its context ends, but its key stays until the leadership is resigned.
-func TestLeadership_handsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-		b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-		c := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c", Priority: 1})
-		time.Sleep(time.Second)
-		require.ErrorIs(t, context.Cause(l.Context()), election.ErrHandedOver)
-		require.ErrorIs(t, l.Err(), election.ErrResigned)
-		require.NotErrorIs(t, l.Err(), lease.ErrLost)
-		time.Sleep(time.Hour)
-		c.requireWaiting(t)
-		require.NoError(t, l.Resign(t.Context()))
-		require.ErrorIs(t, l.Resign(t.Context()), election.ErrResigned)
-		requireOrder(t, c.won(t), b)
-	})
-}
-
-// If the candidate of the higher priority gives up before the leadership is resigned, the next one leads.
-func TestLeadership_handsOver_toNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
-		b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{})
-		c := newProcess(t, srv, lease.Options{}).campaign(timeout(t, 2*time.Second, errEnough), election.Options{Priority: 1})
-		time.Sleep(time.Minute)
-		require.ErrorIs(t, c.failed(t), errEnough)
-		require.ErrorIs(t, l.Err(), election.ErrHandedOver)
-		require.NoError(t, l.Resign(t.Context()))
-		require.NoError(t, b.won(t).Resign(t.Context()))
-	})
-}
-
 // A lock before a preferred candidate keeps its place. The leader prefers a candidate before the lock meanwhile, and that
 // one waits for the end of the lock, without requests, and then hands over.
 func TestRun_priority_behindALock(t *testing.T) {

@@ -16,47 +16,6 @@ import (
 // requests is the number of requests that e's client has sent, watches included.
 func (e *env) requests() int { return len(e.c.Calls(fakeetcd.Any)) }
 
-// The event of the owner's deletion is enough for the next one: it comes at once, whatever else is written, and no
-// request follows it.
-func TestQueue_Await_isGrantedByTheEvent(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
-		stop := e.load()
-		defer stop()
-		e.at(33 * time.Millisecond)
-		other := e.another(t)
-		first := other.enter(t, "1")
-		second := e.enter(t, "2")
-		e.at(44 * time.Millisecond)
-		before := e.requests()
-		two := e.await(t.Context(), second)
-		require.Equal(t, before+2, e.requests(), "a watch, and a read under it")
-		third := other.enter(t, "3")
-		e.at(66 * time.Millisecond) // the fake would serve a watch that begins in the past at 100
-		requirePending(t, two)
-		before = e.requests()
-		other.leave(t, first)
-		got := receive(t, two)
-		require.NoError(t, got.err)
-		require.Equal(t, 66*time.Millisecond, got.at)
-		synctest.Wait()
-		require.Equal(t, before, e.requests())
-		requireAhead(t, third, second, false)
-	})
-}
-
-// load writes another key every millisecond until it is stopped.
-func (e *env) load() (stop func()) {
-	ctx, cancel := context.WithCancel(e.life)
-	e.tasks.Go(func() {
-		for ctx.Err() == nil {
-			e.srv.Put("x", "")
-			time.Sleep(time.Millisecond)
-		}
-	})
-	return cancel
-}
-
 // In a long queue the waiter waits for the end of the last key but one, and reads the queue then, a turn early. So
 // the end of the last key is its turn without another request.
 func TestQueue_Await_readsATurnEarly(t *testing.T) {
