@@ -84,12 +84,6 @@ func (r *runner) end() {
 	<-r.ran
 }
 
-// crash ends a process that is cut off, so that it releases nothing.
-func (r *runner) crash() {
-	r.c.Cut()
-	r.end()
-}
-
 // first returns the runner that leads next, and the others.
 func first(runners ...*runner) (leader *runner, others []*runner) {
 	for {
@@ -135,23 +129,6 @@ func TestElector_onlyOneLeadsAndTheNextAfterARelease(t *testing.T) {
 		}
 		time.Sleep(leaseDuration + time.Second)
 		require.Empty(t, srv.Leases())
-	})
-}
-
-// The record of a dead leader expires. On an API server it would stay, and a new candidate would wait for a lease
-// duration.
-func TestElector_aCandidateDoesNotWaitForALeaderLongDead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		leader, _ := first(start(t, srv))
-		leader.crash()
-		time.Sleep(leaseDuration + time.Second)
-
-		began := time.Now()
-		next, _ := first(start(t, srv))
-		require.Less(t, time.Since(began), time.Second/10)
-		require.Greater(t, next.token, leader.token)
-		next.end()
 	})
 }
 

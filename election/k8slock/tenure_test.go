@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -95,22 +94,6 @@ func TestLock_leaseIsGone(t *testing.T) {
 	})
 }
 
-// If the lease is revoked between its renewal and the write of the record, nothing is written.
-func TestLock_leaseGoesInTheMiddleOfARenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		work := a.begins(t)
-		lease := leaseOfRecord(a.srv)
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(lease) })
-		require.True(t, apierrors.IsConflict(a.Update(t.Context(), a.leaderRecord())))
-		_, _, err := a.Get(t.Context())
-		require.True(t, apierrors.IsNotFound(err))
-		requireLost(work, t)
-		require.Empty(t, a.srv.Keys(key))
-	})
-}
-
 // A context of a tenure is freed when the context that it was made of has ended, though the tenure goes on.
 func TestLock_NewContext_isFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -162,16 +145,5 @@ func TestLock_NewContext_endsBeforeARelease(t *testing.T) {
 		look()
 		require.False(t, late)
 		require.ErrorIs(t, context.Cause(works[0]), k8slock.ErrStopped)
-	})
-}
-
-// If the lease is revoked between its grant and the write of the record, the acquisition fails.
-func TestLock_leaseGoesInTheMiddleOfAnAcquisition(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
-		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: 400 * time.Millisecond, Times: 1})
-		time.AfterFunc(200*time.Millisecond, func() { _ = a.srv.Revoke(a.srv.Leases()[0].ID) })
-		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
-		a.requireNoTenure(t)
 	})
 }
