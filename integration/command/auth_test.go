@@ -102,16 +102,8 @@ func TestAuth_noPasswordInTheTitle(t *testing.T) {
 // A server that requires client certificates, with etcdctl's three flags for files.
 func TestAuth_tls(t *testing.T) {
 	t.Parallel()
-	authority, err := pki.NewAuthority("authority")
-	require.NoError(t, err)
-	server, err := authority.Issue("server")
-	require.NoError(t, err)
-	mine, err := authority.Issue("client")
-	require.NoError(t, err)
-	files, err := pki.NewFiles(t.TempDir(), authority, server)
-	require.NoError(t, err)
-	client, err := pki.NewFiles(t.TempDir(), authority, mine)
-	require.NoError(t, err)
+	authority := pki.NewAuthority(t, "authority")
+	files, client := pki.NewFiles(t, authority, authority.Issue(t)), pki.NewFiles(t, authority, authority.Issue(t))
 	srv := etcdtest.Start(t, etcdtest.Options{CertFile: files.Cert, KeyFile: files.Key, ClientCAFile: files.Authority})
 	env := at(srv.Endpoint())
 	pair := []string{"--cert", client.Cert, "--key", client.Key}

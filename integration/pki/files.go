@@ -4,60 +4,38 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"fmt"
 	"os"
 	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Files are the paths of the certificate and key of one side of a connection, and of the authority that it trusts. An
 // etcd server reads its certificate again for each connection.
 type Files struct{ Cert, Key, Authority string }
 
-// NewFiles writes a certificate, its key and the authority's certificate into a folder.
-func NewFiles(dir string, a *Authority, cert tls.Certificate) (Files, error) {
+// NewFiles writes a certificate, its key and the authority's certificate into a new folder.
+func NewFiles(tb testing.TB, a *Authority, cert tls.Certificate) Files {
+	tb.Helper()
+	dir := tb.TempDir()
 	f := Files{filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "authority.pem")}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return f, fmt.Errorf("pki: %w", err)
-	}
-	if err := writePEM(f.Authority, "CERTIFICATE", a.cert.Raw); err != nil {
-		return f, err
-	}
-	return f, f.Install(cert)
+	writePEM(tb, f.Authority, "CERTIFICATE", a.cert.Raw)
+	f.Install(tb, cert)
+	return f
 }
 
 // Install replaces the certificate and its key.
-func (f Files) Install(cert tls.Certificate) error {
+func (f Files) Install(tb testing.TB, cert tls.Certificate) {
+	tb.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
-	if err != nil {
-		return fmt.Errorf("pki: %w", err)
-	}
-	if err := writePEM(f.Cert, "CERTIFICATE", cert.Certificate[0]); err != nil {
-		return err
-	}
-	return writePEM(f.Key, "PRIVATE KEY", key)
-}
-
-// Client returns a client's TLS configuration with the present content of the files.
-func (f Files) Client() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-	if err != nil {
-		return nil, fmt.Errorf("pki: %w", err)
-	}
-	authority, err := os.ReadFile(f.Authority)
-	if err != nil {
-		return nil, fmt.Errorf("pki: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(authority) {
-		return nil, fmt.Errorf("pki: %s holds no certificate", f.Authority)
-	}
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}, nil
+	require.NoError(tb, err)
+	writePEM(tb, f.Cert, "CERTIFICATE", cert.Certificate[0])
+	writePEM(tb, f.Key, "PRIVATE KEY", key)
 }
 
 // writePEM writes one PEM block of a kind to a file.
-func writePEM(path, kind string, der []byte) error {
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		return fmt.Errorf("pki: %w", err)
-	}
-	return nil
+func writePEM(tb testing.TB, path, kind string, der []byte) {
+	tb.Helper()
+	require.NoError(tb, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }

@@ -8,10 +8,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"fmt"
 	"math/big"
 	"net"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // lifetime of certificates: longer than any run.
@@ -24,21 +26,16 @@ type Authority struct {
 }
 
 // NewAuthority makes an authority with a self-signed certificate.
-func NewAuthority(name string) (*Authority, error) {
-	template, key, err := template(name)
-	if err != nil {
-		return nil, err
-	}
+func NewAuthority(tb testing.TB, name string) *Authority {
+	tb.Helper()
+	template, key := template(tb)
+	template.Subject.CommonName = name
 	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("pki: make authority %q: %w", name, err)
-	}
+	require.NoError(tb, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("pki: make authority %q: %w", name, err)
-	}
-	return &Authority{cert, key}, nil
+	require.NoError(tb, err)
+	return &Authority{cert, key}
 }
 
 // Pool returns a pool that trusts only this authority.
@@ -56,13 +53,11 @@ func Expired(c *x509.Certificate) {
 	c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 }
 
-// Issue issues a certificate, with the flaws, for either side of a connection to 127.0.0.1. If a client sends no user
-// and password, etcd takes the name for that of its user; "" names no user.
-func (a *Authority) Issue(name string, flaws ...Flaw) (tls.Certificate, error) {
-	template, key, err := template(name)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
+// Issue issues a certificate, with the flaws, for either side of a connection to 127.0.0.1. It has no common name, which
+// etcd would take for the name of a user.
+func (a *Authority) Issue(tb testing.TB, flaws ...Flaw) tls.Certificate {
+	tb.Helper()
+	template, key := template(tb)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
@@ -70,25 +65,20 @@ func (a *Authority) Issue(name string, flaws ...Flaw) (tls.Certificate, error) {
 		f(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("pki: issue a certificate for %q: %w", name, err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+	require.NoError(tb, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // template returns the fields that all certificates share, and a new key.
-func template(name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+func template(tb testing.TB) (*x509.Certificate, *ecdsa.PrivateKey) {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("pki: make a key: %w", err)
-	}
+	require.NoError(tb, err)
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, nil, fmt.Errorf("pki: make a serial number: %w", err)
-	}
+	require.NoError(tb, err)
 	now := time.Now()
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: []string{"leasefence's tests"}},
+		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"leasefence's tests"}},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime),
-	}, key, nil
+	}, key
 }

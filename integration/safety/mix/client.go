@@ -2,7 +2,6 @@ package mix
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -15,22 +14,15 @@ import (
 )
 
 // link is a client's way to the cluster: a proxy in front of each member.
-type link struct {
-	scaffold scaffold
-	proxies  []*faults.Proxy
-}
+type link struct{ proxies []*faults.Proxy }
 
-func newLink(endpoints []string) (*link, error) {
+// newLink returns a link that lasts for the whole run.
+func (r *run) newLink() *link {
 	l := &link{}
-	err := l.scaffold.try(func() {
-		for _, e := range endpoints {
-			l.proxies = append(l.proxies, faults.NewProxy(&l.scaffold, e))
-		}
-	})
-	if err != nil {
-		l.scaffold.clean()
+	for _, e := range r.cluster.Endpoints() {
+		l.proxies = append(l.proxies, faults.NewProxy(r.tb, e))
 	}
-	return l, err
+	return l
 }
 
 func (l *link) endpoints() (addrs []string) {
@@ -49,12 +41,14 @@ func (l *link) each(do func(*faults.Proxy)) {
 // client is an etcd client in this process. Its session is replaced now and then.
 type client struct {
 	*link
-	name   string
-	id     *identity
-	in     *faults.Interceptor
-	etcd   *clientv3.Client
-	adopts bool // its sessions adopt leases that it has granted itself
-	hung   bool // close did not return
+	name string
+	id   *identity
+	in   *faults.Interceptor
+	etcd *clientv3.Client
+
+	ttl    time.Duration // of its sessions
+	era    uint16        // of its sessions
+	adopts bool          // its sessions adopt leases that it has granted itself
 
 	replacing sync.Mutex // held while a session is replaced
 
@@ -62,27 +56,19 @@ type client struct {
 	session *lease.Session
 }
 
-func (r *run) newClient(ctx context.Context, user string, adopts bool) (*client, error) {
-	l, err := newLink(r.cluster.Endpoints()) // it outlives the call
-	if err != nil {
-		return nil, err
-	}
-	c := &client{link: l, name: user, adopts: adopts}
-	if c.id, err = r.secured.newIdentity(user, r.report); err == nil {
-		err = l.scaffold.try(func() {
-			c.in = faults.NewInterceptor(&l.scaffold)
-			c.in.OnAnswer(c.id.refused.answer)
-			c.etcd = etcdtest.NewClient(&l.scaffold, l.endpoints(), etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
-				etcdtest.Dial(grpc.WithChainUnaryInterceptor(c.id.refused.intercept)), c.id.option())
-		})
-	}
-	if err == nil {
-		err = insist(ctx, c.open)
-	}
-	if err != nil {
-		l.scaffold.clean()
-	}
-	return c, err
+// newClient returns a client without a session.
+func (r *run) newClient(user string) *client {
+	c := &client{link: r.newLink(), name: user, id: r.secured.newIdentity(r.tb, user, r.report), in: faults.NewInterceptor(r.tb), ttl: ttl}
+	c.in.OnAnswer(c.id.refused.answer)
+	r.tb.Cleanup(func() {
+		if c.etcd != nil { // it may hang in its Close, and then it closes neither of these
+			_ = c.etcd.Lease.Close()
+			_ = c.etcd.ActiveConnection().Close()
+		}
+	})
+	c.etcd = etcdtest.NewClient(r.tb, c.endpoints(), etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
+		etcdtest.Dial(grpc.WithChainUnaryInterceptor(c.id.refused.intercept)), c.id.option())
+	return c
 }
 
 func (c *client) open(ctx context.Context) error {
@@ -90,7 +76,7 @@ func (c *client) open(ctx context.Context) error {
 	if c.adopts {
 		open = adopt
 	}
-	s, err := open(ctx, c.etcd, lease.Options{TTL: ttl, Owner: c.name})
+	s, err := open(ctx, c.etcd, lease.Options{TTL: c.ttl, Owner: c.name, Era: c.era})
 	if err != nil {
 		return err
 	}
@@ -144,18 +130,4 @@ const stuckStream = "go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveWatchClie
 var unclosed = []string{
 	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run",
 	"context.(*cancelCtx).propagateCancel.func2",
-}
-
-// close closes the session and the connections. It returns an error if the session did not end.
-func (c *client) close(ctx context.Context) error {
-	err := c.current().Close(ctx)
-	c.hung = !c.scaffold.clean()
-	if c.hung { // the client hangs before it closes these
-		_ = c.etcd.Lease.Close()
-		_ = c.etcd.ActiveConnection().Close()
-	}
-	if err != nil && !c.adopts { // an adopting session reports keys that may still arrive; they go with the lease
-		return fmt.Errorf("mix: %s: %w", c.name, err)
-	}
-	return nil
 }

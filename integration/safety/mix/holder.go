@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -50,7 +51,7 @@ func serve(o order) error {
 	if err != nil {
 		return err
 	}
-	config, err := o.Files.Client()
+	config, err := transport.TLSInfo{CertFile: o.Files.Cert, KeyFile: o.Files.Key, TrustedCAFile: o.Files.Authority}.ClientConfig()
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func losing(method string, match func(any) bool, provoke func(*strike, *client))
 		// A network never loses one message of a stream and delivers the next one, so a watch is never silent. A
 		// session sends no renewal on a stream whose last renewal was not answered.
 		rule.Silent = method != faults.Watch && s.rng.IntN(2) == 0
-		j := c.in.Inject(&c.scaffold, rule)
+		j := c.in.Inject(s.tb, rule)
 		defer j.Remove()
 		if provoke != nil {
 			provoke(s, c)

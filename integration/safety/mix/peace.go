@@ -90,7 +90,7 @@ func (r *round) standInLine(ctx context.Context, i int) {
 	const late, watched = 400 * time.Millisecond, time.Second // a session watches a key that it has held for 250 ms
 	began, c := r.tape.Now(), r.client(i)
 	rule := faults.Rule{Fault: faults.RepeatRequest, Method: faults.Txn, Match: onlyReleases, Delay: late}
-	repeated := c.in.Inject(&c.scaffold, rule)
+	repeated := c.in.Inject(r.tb, rule)
 	defer repeated.Remove()
 	k := exclusive(c.current(), r.names.own("line"))
 	r.standTogether(ctx, func(int) (*client, locker) { return c, k })

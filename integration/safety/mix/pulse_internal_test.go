@@ -17,7 +17,7 @@ func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
 	proxy := faults.NewProxy(t, server.Endpoint())
 	r := soonOver(t)
 	r.members = []*clientv3.Client{etcdtest.NewClient(t, []string{proxy.Addr()})}
-	require.NoError(t, r.tape.begin(r.number))
+	r.tape.begin(t, r.number)
 	asked := r.tape.Now()
 	r.pulse = r.startPulse(t.Context(), true)
 	defer r.pulse.end()
@@ -41,8 +41,7 @@ func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
 	r.complainUnserved(asked, "excused for as long as a caller may wait")
 	requireComplaint(t, r, "I7", "excused for as long")
 
-	events, err := r.tape.end()
-	require.NoError(t, err)
+	events := r.tape.end(t)
 	require.NotEmpty(t, events)
 	begun := map[int64]history.Event{}
 	for _, e := range events {

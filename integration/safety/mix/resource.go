@@ -8,7 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/httpfence"
@@ -37,19 +40,18 @@ type item struct {
 	steps int        // claims and updates that writers made
 }
 
-func newStore(log record, n names, d *database, check bool) (*store, error) {
+func newStore(tb testing.TB, log record, n names, d *database, check bool) *store {
+	tb.Helper()
 	s := &store{log: log, database: d, items: map[string]*item{}, check: check}
 	for _, name := range n.all() {
 		s.items[name] = &item{form: n.form(name), sql: d != nil && n.inSQL(name)}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
-	if err != nil {
-		return nil, err
-	}
+	require.NoError(tb, err)
 	s.inner = middleware(http.HandlerFunc(s.apply))
 	s.Server = httptest.NewServer(s)
-	return s, nil
+	return s
 }
 
 func (s *store) addr() string { return s.Listener.Addr().String() }

@@ -3,15 +3,14 @@ package mix
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -27,14 +26,10 @@ type restoration struct {
 	store   *store
 	rush    []string // names that all parties want
 	parties []*party
-	late    []*client // clients that came after the restore
-	gap     int64     // revisions after the snapshot: so many that no token passes a mark before the era is raised
 
-	mu      sync.Mutex // guards the fields below
-	back    bool       // revisions are going back, or have gone back
-	live    map[*held]*party
-	ended   []*held     // of those that were live at the restore: the handles that a loss has ended
-	highest fence.Token // the highest token that was granted before the era was raised
+	mu   sync.Mutex // guards the fields below
+	back bool       // revisions are going back, or have gone back
+	live map[*held]*party
 }
 
 const (
@@ -49,50 +44,27 @@ func (r *restoration) wrong(format string, args ...any) {
 	r.report.violate(r.number, "I9", format, args...)
 }
 
-func (run *run) restore(life context.Context) error {
+func (run *run) restore(life context.Context) {
 	run.endWatch() // revisions start again, so it would miss changes
 	ctx, cancel := context.WithTimeout(life, 3*time.Minute)
 	defer cancel()
 	// Before a member serves a request with an auth token, it waits for the revision at which the token was given out.
 	// After a restore that revision may never come, so clients with a token would learn nothing.
-	if _, err := run.etcd.AuthDisable(ctx); err != nil {
-		return fmt.Errorf("mix: turn authentication off before the restore: %w", err)
-	}
+	_, err := run.etcd.AuthDisable(ctx)
+	require.NoError(run.tb, err)
 	r := &restoration{run: run, number: run.rounds + 1, live: map[*held]*party{}}
 	before, n := run.report.violations(), roundNames(r.number)
 	r.rush = append(append(r.rush, n.Hot...), n.Elections...)
-	if err := run.tape.begin(r.number); err != nil {
-		return err
-	}
-	var err error
-	if r.store, err = newStore(run.tape, n, nil, !run.opts.Unfenced); err != nil {
-		return err
-	}
+	run.tape.begin(run.tb, r.number)
+	r.store = newStore(run.tb, run.tape, n, nil, !run.opts.Unfenced)
 	defer r.store.Close()
-	if r.out, err = newWriter(run.tape, r.store.addr(), run.opts.Seed); err != nil {
-		return err
-	}
+	r.out, err = newWriter(run.tape, r.store.addr(), run.opts.Seed)
+	require.NoError(run.tb, err)
 	defer r.out.close()
-	for i, c := range run.clients {
-		p := r.newParty(c.name, c.etcd)
-		p.stays = n.Cold[i]
-		if i%8 < 3 { // their leases outlive the time without a cluster, and are seldom renewed
-			p.ttl *= 4
-		}
-		r.parties = append(r.parties, p)
-	}
-	r.gap = int64(10 * witnesses * (len(r.parties) + newcomers))
-	err = r.pass(ctx)
-	r.leave(life)
-	if err != nil {
-		return err
-	}
-	all, err := run.tape.end()
-	if err != nil {
-		return err
-	}
-	r.judge(all)
-	return run.keep(before == run.report.violations())
+	r.pass(ctx, n.Cold)
+	r.leave(life, r.parties)
+	r.judge(run.tape.end(run.tb))
+	run.keep(before == run.report.violations())
 }
 
 // judge checks the history, and counts what the resources did with lower tokens after the members were killed.
@@ -105,101 +77,73 @@ func (r *restoration) judge(all []history.Event) {
 	r.report.count(restoredStale, verdict.Count(check.ControlStale)-before.Count(check.ControlStale))
 }
 
-// pass runs all steps, from the work before the restore to the work after it.
-func (r *restoration) pass(ctx context.Context) error {
+// pass runs all steps, from the work before the restore to the work after it. Each party has a name of its own.
+func (r *restoration) pass(ctx context.Context, own []string) {
 	working, stop := context.WithCancel(ctx)
 	var old, unaware sync.WaitGroup
 	defer old.Wait()
 	defer unaware.Wait()
 	defer stop()
-	// The snapshot has the leases of half of the parties.
-	file := filepath.Join(r.opts.Dir, "data", "snapshot.db")
-	var saved int64 // not below the snapshot's revision
-	for half := range 2 {
-		for i := half; i < len(r.parties); i += 2 {
-			p := r.parties[i]
-			if err := p.open(ctx, 0); err != nil {
-				return err
+	start := func(from int) {
+		for i := from; i < r.opts.clients(); i += 2 {
+			p := r.newParty(r.newClient(userOf(ofClient, i)), own[i])
+			if i%8 < 3 { // their leases outlive the time without a cluster, and are seldom renewed
+				p.ttl *= 4
 			}
+			p.join(ctx, 0)
 			p.start(&old, func(w *witness) { w.until(working, 1, func(f fate) bool { return f == told }) })
 		}
-		if err := r.ready(ctx, saved); err != nil {
-			return err
-		}
-		if half > 0 {
-			break
-		}
-		err := etcdproc.Save(ctx, r.etcd, file)
-		if err == nil {
-			saved, err = presentRevision(ctx, r.etcd)
-		}
-		if err != nil {
-			return err
-		}
-		saved += r.gap
 	}
-	live, err := r.takeBack(ctx, file)
-	if err != nil {
-		return err
-	}
-	r.awaitEnds(ctx, live)
-	late, err := r.newcomers(ctx)
-	if err != nil {
-		return err
-	}
-	for _, p := range late {
+	// The snapshot has the leases of half of the parties. It is so old that no token passes a mark before the era is raised.
+	gap := int64(10 * witnesses * (r.opts.clients() + newcomers))
+	file := filepath.Join(r.tb.TempDir(), "snapshot.db")
+	start(0)
+	r.ready(ctx, 0)
+	require.NoError(r.tb, etcdproc.Save(ctx, r.etcd, file))
+	saved := r.revision(ctx)
+	start(1)
+	r.ready(ctx, saved+gap)
+	r.awaitEnds(ctx, r.takeBack(ctx, file))
+	existing := len(r.parties)
+	for i := range newcomers {
+		p := r.newParty(r.newClient(userOf(ofNewcomer, i)), "")
+		p.join(ctx, 0)
 		p.start(&unaware, func(w *witness) { w.until(working, 3, func(f fate) bool { return f != nothing && f != lost }) })
 	}
 	if !inTime(&old, stop) {
 		r.wrong("not every witness got an error that reports the restore, %v after the cluster was back", patience)
 	}
-	r.closeSessions(ctx, r.parties) // their keys have come back and block others
+	r.leave(ctx, r.parties[:existing]) // their keys have come back and block others
 	if !inTime(&unaware, stop) {
 		r.wrong("newcomers were not served in %v", patience)
 	}
-	r.closeSessions(ctx, late)
-	r.parties = append(r.parties, late...)
-	if err := r.raiseEra(ctx); err != nil {
-		return err
-	}
-	// The holders that the restore has ended write, too.
-	marks := r.store.guard.Marks()
-	for _, h := range r.ended {
-		if marks[h.resource] > h.token {
-			_, verb := verbs(h)
-			_, _, _ = r.out.send("asleep", h.resource, 0, h.token, verb, "") // its requests have a timeout; judge finds writes that were accepted
-		}
-	}
-	return nil
+	r.leave(ctx, r.parties[existing:])
+	r.raiseEra(ctx)
 }
 
 // takeBack restores the cluster and returns the handles that were live when its members were killed.
-func (r *restoration) takeBack(ctx context.Context, file string) (live map[*held]*party, err error) {
-	before, err := presentRevision(ctx, r.etcd)
-	if err != nil {
-		return nil, err
-	}
+func (r *restoration) takeBack(ctx context.Context, file string) map[*held]*party {
+	before := r.revision(ctx)
 	fault := history.Event{At: r.tape.Now(), Kind: history.Fault, Fault: r.tape.ID(), Name: restoredFault, Target: "cluster"}
 	r.tape.Record(fault)
-	live = map[*held]*party{}
 	r.mu.Lock()
 	r.back = true
-	for h, p := range r.live {
-		if h.err() == nil {
-			live[h] = p
-		}
-	}
+	live := maps.Clone(r.live)
 	r.mu.Unlock()
-	if err := r.cluster.Restore(ctx, file, 0); err != nil {
-		return nil, err
-	}
+	maps.DeleteFunc(live, func(h *held, _ *party) bool { return h.err() != nil })
+	require.NoError(r.tb, r.cluster.Restore(ctx, file, 0))
 	r.report.longest(restoredDown, r.tape.Now()-fault.At)
 	r.report.count(restoredLive, len(live))
 	fault.Kind, fault.At = history.Heal, 0
 	r.tape.Record(fault)
-	after, err := presentRevision(ctx, r.etcd)
-	r.report.count(restoredBack, int(before-after))
-	return live, err
+	r.report.count(restoredBack, int(before-r.revision(ctx)))
+	return live
+}
+
+func (r *restoration) revision(ctx context.Context) int64 {
+	rev, err := presentRevision(ctx, r.etcd)
+	require.NoError(r.tb, err)
+	return rev
 }
 
 // restoredFault is the name of the restore in the history.
@@ -228,31 +172,27 @@ func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
 		if errors.Is(cause, lease.ErrRestored) {
 			r.report.count(restoredSaid, 1)
 		}
-		r.ended = append(r.ended, h)
 	}
 }
 
 // raiseEra opens a session of each party in the next era, and waits until all witnesses are served.
-func (r *restoration) raiseEra(ctx context.Context) error {
+func (r *restoration) raiseEra(ctx context.Context) {
 	const turns = 4
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	for _, p := range r.parties {
-		if err := p.open(ctx, nextEra); err != nil {
-			return err
-		}
+		p.join(ctx, nextEra)
 		p.start(&wg, func(w *witness) {
 			done := w.until(ctx, turns, func(f fate) bool { return f == accepted })
 			r.report.count(restoredAfter, done)
 			if done < turns {
-				r.wrong("%s was not served in the next era in %v", w.worker.name, patience)
+				r.wrong("%s was not served in the next era in %v", w.name, patience)
 			}
 		})
 	}
 	wg.Wait()
-	return nil
 }
 
 // inTime waits for workers, and stops them after the patience. It reports whether they ended before that.
@@ -260,34 +200,4 @@ func inTime(workers *sync.WaitGroup, stop func()) bool {
 	late := time.AfterFunc(patience, stop)
 	workers.Wait()
 	return late.Stop()
-}
-
-// leave closes all sessions and the clients that came late. It revokes the leases that are left: the restore may bring
-// back leases of closed sessions.
-func (r *restoration) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, served)
-	defer cancel()
-	r.closeSessions(ctx, r.parties)
-	own := map[clientv3.LeaseID]bool{}
-	for _, c := range r.clients {
-		own[c.current().Status().LeaseID] = true
-	}
-	for _, c := range r.late {
-		_ = c.close(ctx) // its session is closed
-	}
-	_ = insist(ctx, func(ctx context.Context) error { // closeClients finds the leases that are left
-		resp, err := r.etcd.Leases(ctx)
-		if err != nil {
-			return err
-		}
-		for _, l := range resp.Leases {
-			if own[l.ID] {
-				continue
-			}
-			if _, err := r.etcd.Revoke(ctx, l.ID); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

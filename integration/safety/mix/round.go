@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
@@ -54,20 +55,15 @@ func (r *round) complainUnserved(asked time.Duration, format string, args ...any
 }
 
 // newRound starts the workers of all clients. ctx is the run's.
-func (run *run) newRound(ctx context.Context, number int) (*round, error) {
+func (run *run) newRound(ctx context.Context, number int) *round {
 	r := &round{run: run, number: number, names: roundNames(number), draining: make(chan struct{})}
-	if err := run.tape.begin(number); err != nil {
-		return nil, err
-	}
+	run.tape.begin(run.tb, number)
 	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	seed := run.opts.Seed + uint64(number)<<16
+	r.store = newStore(run.tb, run.tape, r.names, run.database, !run.opts.Unfenced)
 	var err error
-	if r.store, err = newStore(run.tape, r.names, run.database, !run.opts.Unfenced); err != nil {
-		return nil, err
-	}
-	if r.out, err = newWriter(run.tape, r.store.addr(), seed); err != nil {
-		return nil, err
-	}
+	r.out, err = newWriter(run.tape, r.store.addr(), seed)
+	require.NoError(run.tb, err)
 	r.pulse = run.startPulse(ctx, false)
 	r.observe(ctx, seed)
 	patience, giveUp := context.WithCancel(ctx)
@@ -83,13 +79,10 @@ func (run *run) newRound(ctx context.Context, number int) (*round, error) {
 	}
 	for i, l := range run.links {
 		b := &berth{link: l, round: r, name: fmt.Sprintf("holder %d.%d", i, number), user: userOf(ofHolder, i)}
-		if err := b.launch(); err != nil {
-			r.settle(ctx)
-			return nil, err
-		}
+		require.NoError(run.tb, b.launch())
 		r.berths = append(r.berths, b)
 	}
-	return r, nil
+	return r
 }
 
 // watcher is an observer of one election.

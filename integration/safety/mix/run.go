@@ -3,7 +3,6 @@ package mix
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -15,10 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -29,13 +28,13 @@ const adopter = 1
 
 type run struct {
 	opts     Options
+	tb       *scaffold
 	report   *Report
 	tape     *tape
 	secured  *secured
-	cluster  *etcdproc.Cluster
+	cluster  *etcdtest.Cluster
 	etcd     *clientv3.Client   // straight to the members
 	members  []*clientv3.Client // straight to one each
-	scaffold scaffold
 	watch    *keyWatch
 	endWatch context.CancelFunc
 	monitor  *monitor
@@ -53,12 +52,13 @@ type run struct {
 func Run(ctx context.Context, opts Options) (*Report, error) {
 	report := newReport(opts.Seed)
 	leaks := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreTopFunction(stuckStream)}
-	r := &run{opts: opts, report: report, tape: newTape(opts.Dir)}
-	if err := r.mix(ctx); err != nil {
+	r := &run{opts: opts, report: report, tape: newTape(opts.Dir), tb: &scaffold{dir: filepath.Join(opts.Dir, "data")}}
+	hung, err := r.tb.run(func() { r.mix(ctx) })
+	if err != nil {
 		return nil, err
 	}
 	known := stuck
-	if slices.ContainsFunc(r.clients, func(c *client) bool { return c.hung }) {
+	if hung {
 		known = append(slices.Clone(stuck), unclosed...)
 	}
 	for _, f := range known {
@@ -70,33 +70,19 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 	return report, nil
 }
 
-func (r *run) mix(ctx context.Context) (err error) {
+func (r *run) mix(ctx context.Context) {
 	// When ctx ends, the present round is still finished: its requests use life.
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	defer r.scaffold.clean()
-	data := filepath.Join(r.opts.Dir, "data")
-	if r.secured, err = newSecured(filepath.Join(data, "certificates")); err != nil {
-		return err
-	}
-	if r.cluster, err = etcdproc.Start(ctx, data, 3, r.secured.settings()); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.cluster.Kill()) }()
+	r.secured = newSecured(r.tb)
+	r.cluster = etcdtest.StartCluster(r.tb, 3, r.secured.settings())
 	endpoints := r.cluster.Endpoints()
-	if err := r.secured.enable(ctx, endpoints, r.users()); err != nil {
-		return err
-	}
-	err = r.scaffold.try(func() {
-		r.etcd = etcdtest.NewClient(&r.scaffold, endpoints, r.secured.root.option())
-		for _, e := range endpoints {
-			r.members = append(r.members, etcdtest.NewClient(&r.scaffold, []string{e}, r.secured.root.option()))
-		}
-	})
-	if err != nil {
-		return err
+	r.secured.enable(ctx, r.tb, endpoints, r.users())
+	r.etcd = etcdtest.NewClient(r.tb, endpoints, r.secured.root.option())
+	for _, e := range endpoints {
+		r.members = append(r.members, etcdtest.NewClient(r.tb, []string{e}, r.secured.root.option()))
 	}
 	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.report, r.secured.root.tls())
 	watching, endWatch := context.WithCancel(life)
@@ -104,36 +90,24 @@ func (r *run) mix(ctx context.Context) (err error) {
 	wg.Go(func() { r.watch.run(watching) })
 	wg.Go(func() { r.monitor.run(life, endpoints) })
 	wg.Go(func() { r.heartbeat(life) })
-	if r.database, err = openDatabase(ctx, data); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.database.db.Close()) }()
-	defer r.closeClients(life)
+	r.database = openDatabase(ctx, r.tb)
 	for i := range r.opts.clients() {
-		c, err := r.newClient(ctx, userOf(ofClient, i), i == adopter)
-		if err != nil {
-			return err
-		}
+		c := r.newClient(userOf(ofClient, i))
+		c.adopts = i == adopter
+		require.NoError(r.tb, insist(ctx, c.open))
 		r.clients = append(r.clients, c)
 	}
 	for range r.opts.holders() {
-		l, err := newLink(endpoints) // the proxies last for the whole run
-		if err != nil {
-			return err
-		}
-		defer l.scaffold.clean()
-		r.links = append(r.links, l)
+		r.links = append(r.links, r.newLink())
 	}
 	r.nemesis = r.newNemesis(life)
 	for number := 1; ctx.Err() == nil && r.goesOn(number); number++ {
-		if err := r.round(ctx, life, number); err != nil {
-			return err
-		}
+		r.round(ctx, life, number)
 	}
-	if ctx.Err() != nil || r.opts.First && r.report.violations() > 0 {
-		return nil
+	r.closeSessions(life)
+	if ctx.Err() == nil && (!r.opts.First || r.report.violations() == 0) {
+		r.restore(life)
 	}
-	return r.restore(life)
 }
 
 func newMonitor(etcd *clientv3.Client, report *Report, config *tls.Config) *monitor {
@@ -166,21 +140,15 @@ func (r *run) goesOn(number int) bool {
 	return slices.ContainsFunc(r.report.Missed(), func(m string) bool { return !strings.HasPrefix(m, restored) })
 }
 
-func (r *run) round(ctx, life context.Context, number int) error {
+func (r *run) round(ctx, life context.Context, number int) {
 	before := r.report.violations()
-	round, err := r.newRound(life, number)
-	if err != nil {
-		return err
-	}
+	round := r.newRound(life, number)
 	raging, cancel := context.WithTimeout(ctx, min(rage, r.opts.Duration))
 	r.nemesis.rage(raging, round)
 	cancel()
 	round.settle(life)
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
-	all, err := r.tape.end()
-	if err != nil {
-		return err
-	}
+	all := r.tape.end(r.tb)
 	began := time.Now()
 	verdict := check.Check(all)
 	r.report.judge(number, verdict)
@@ -196,16 +164,16 @@ func (r *run) round(ctx, life context.Context, number int) error {
 	r.report.count(staleByReader, verdict.Count(check.RefusedForReaders))
 	_, _ = fmt.Fprintf(r.opts.Progress, "%8s  %s, checked in %v\n",
 		r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
-	return r.keep(before == r.report.violations())
+	r.keep(before == r.report.violations())
 }
 
 // keep deletes the last history if it is clean.
-func (r *run) keep(clean bool) error {
+func (r *run) keep(clean bool) {
 	if clean && !r.opts.KeepAll {
-		return os.Remove(r.tape.file.Name())
+		require.NoError(r.tb, os.Remove(r.tape.file.Name()))
+		return
 	}
 	r.report.Histories = append(r.report.Histories, r.tape.file.Name())
-	return nil
 }
 
 // checkMemory compares heap and goroutines after a round, when no worker holds or waits, with those after the third
@@ -228,12 +196,13 @@ func (r *run) checkMemory(round *round) {
 	}
 }
 
-// closeClients closes all clients and then looks for keys and leases that are left on the servers.
-func (r *run) closeClients(ctx context.Context) {
+// closeSessions closes all sessions and then looks for keys and leases that are left on the servers.
+func (r *run) closeSessions(ctx context.Context) {
 	for _, c := range r.clients {
 		closing, cancel := context.WithTimeout(ctx, served)
-		if err := c.close(closing); err != nil {
-			r.report.violate(0, "end", "%v", err)
+		// An adopting session reports keys that may still arrive; they go with the lease.
+		if err := c.current().Close(closing); err != nil && !c.adopts {
+			r.report.violate(0, "end", "close the session of %s: %v", c.name, err)
 		}
 		cancel()
 	}

@@ -3,19 +3,23 @@ package mix
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
 
-// scaffold is the testing.TB that the tools of packages faults and etcdtest need, without a test. One goroutine at a
-// time may use it.
+// scaffold is the testing.TB of a run, which is no test. It is safe for concurrent use.
 type scaffold struct {
-	testing.TB // nil: the tools use only the methods below
+	testing.TB // nil: the run and the tools that it uses call only the methods below
 
+	dir string // of temporary folders
+
+	mu       sync.Mutex // guards the fields below
 	cleanups []func()
-	failure  error
+	failure  error // the first
 }
 
 func (*scaffold) Helper() {}
@@ -26,43 +30,60 @@ func (*scaffold) Name() string { return "mix" }
 // Context returns a context that never ends. That of a test ends before its cleanups, but no tool depends on that.
 func (*scaffold) Context() context.Context { return context.Background() }
 
-func (s *scaffold) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }
+// TempDir returns a new folder, which is not removed.
+func (s *scaffold) TempDir() string {
+	err := os.MkdirAll(s.dir, 0o750)
+	dir := ""
+	if err == nil {
+		dir, err = os.MkdirTemp(s.dir, "")
+	}
+	if err != nil {
+		s.Errorf("%v", err)
+		s.FailNow()
+	}
+	return dir
+}
+
+func (s *scaffold) Cleanup(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cleanups = append(s.cleanups, f)
+}
 
 func (s *scaffold) Errorf(format string, args ...any) {
-	s.failure = fmt.Errorf("mix: "+format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure == nil {
+		s.failure = fmt.Errorf("mix: "+format, args...)
+	}
 }
 
 // FailNow ends the goroutine, as in a test.
 func (*scaffold) FailNow() { runtime.Goexit() }
 
-// try runs f in a goroutine that FailNow may end, and returns the failure.
-func (s *scaffold) try(f func()) error {
-	s.failure = nil
+// run runs f in a goroutine that FailNow may end, and then the cleanups, the last one first. If a cleanup hangs, run
+// goes on without it and reports that. It returns the failure.
+func (s *scaffold) run(f func()) (hung bool, err error) {
+	const patient = 10 * time.Second
+	<-begin(f)
+	for _, clean := range slices.Backward(s.cleanups) {
+		select {
+		case <-begin(clean):
+		case <-time.After(patient):
+			hung = true
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return hung, s.failure
+}
+
+// begin starts a goroutine, and returns a channel that is closed when it has ended.
+func begin(f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		f()
 	}()
-	<-done
-	return s.failure
-}
-
-// clean runs the cleanups, the last one first. If a cleanup hangs, clean goes on without it and reports false.
-func (s *scaffold) clean() (all bool) {
-	const patient = 10 * time.Second
-	all = true
-	for _, clean := range slices.Backward(s.cleanups) {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			clean()
-		}()
-		select {
-		case <-done:
-		case <-time.After(patient):
-			all = false
-		}
-	}
-	s.cleanups = nil
-	return all
+	return done
 }

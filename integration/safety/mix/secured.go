@@ -4,15 +4,15 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
@@ -46,25 +46,12 @@ const (
 // userOf returns the user of a client. A client in this process has the same name.
 func userOf(kind string, n int) string { return kind + " " + strconv.Itoa(n) }
 
-func newSecured(dir string) (s *secured, err error) {
-	s = &secured{}
-	if s.authority, err = pki.NewAuthority("leasefence's mix"); err != nil {
-		return nil, err
-	}
-	if s.stranger, err = pki.NewAuthority("another"); err != nil {
-		return nil, err
-	}
-	for name, files := range map[string]*pki.Files{"members": &s.members, "holders": &s.holders} {
-		cert, err := s.authority.Issue("")
-		if err != nil {
-			return nil, err
-		}
-		if *files, err = pki.NewFiles(filepath.Join(dir, name), s.authority, cert); err != nil {
-			return nil, err
-		}
-	}
-	s.root, err = s.newIdentity(rootUser, nil)
-	return s, err
+func newSecured(tb testing.TB) *secured {
+	tb.Helper()
+	s := &secured{authority: pki.NewAuthority(tb, "leasefence's mix"), stranger: pki.NewAuthority(tb, "another")}
+	s.members, s.holders = pki.NewFiles(tb, s.authority, s.authority.Issue(tb)), pki.NewFiles(tb, s.authority, s.authority.Issue(tb))
+	s.root = s.newIdentity(tb, rootUser, nil)
+	return s
 }
 
 // settings returns the settings of the members. bcrypt has its lowest cost, since members check passwords all the time.
@@ -75,30 +62,22 @@ func (s *secured) settings() etcdproc.Settings {
 }
 
 // enable adds users and turns authentication on.
-func (s *secured) enable(ctx context.Context, endpoints []string, users []string) (err error) {
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: s.root.tls(), Logger: zap.NewNop()})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, etcd.Close()) }()
+func (s *secured) enable(ctx context.Context, tb testing.TB, endpoints, users []string) {
+	tb.Helper()
+	etcd := etcdtest.NewClient(tb, endpoints, etcdtest.TLS(s.root.tls()))
 	for _, user := range append([]string{rootUser}, users...) {
-		if _, err := etcd.UserAdd(ctx, user, passwordOf(user)); err != nil {
-			return err
-		}
-		if _, err := etcd.RoleAdd(ctx, user); err != nil {
-			return err
-		}
-		if _, err := etcd.UserGrantRole(ctx, user, user); err != nil {
-			return err
-		}
+		_, err := etcd.UserAdd(ctx, user, passwordOf(user))
+		require.NoError(tb, err)
+		_, err = etcd.RoleAdd(ctx, user)
+		require.NoError(tb, err)
+		_, err = etcd.UserGrantRole(ctx, user, user)
+		require.NoError(tb, err)
 	}
 	for _, user := range users {
-		if err := permit(ctx, etcd, user); err != nil {
-			return err
-		}
+		require.NoError(tb, permit(ctx, etcd, user))
 	}
-	_, err = etcd.AuthEnable(ctx)
-	return err
+	_, err := etcd.AuthEnable(ctx)
+	require.NoError(tb, err)
 }
 
 // permit gives a role the permission that SECURITY.md describes; forbid takes it away.
@@ -124,14 +103,12 @@ type identity struct {
 	shown chan struct{} // closed when a connection has presented the certificate
 }
 
-func (s *secured) newIdentity(user string, report *Report) (*identity, error) {
-	cert, err := s.authority.Issue("")
-	if err != nil {
-		return nil, err
-	}
+func (s *secured) newIdentity(tb testing.TB, user string, report *Report) *identity {
+	tb.Helper()
+	cert := s.authority.Issue(tb)
 	i := &identity{user: user, secured: s, refused: refusals{report: report, counts: map[error]int{}}}
 	i.offer(&cert)
-	return i, nil
+	return i
 }
 
 // offer sets the certificate for new connections. It returns the previous certificate, and a channel that is closed

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
 // struck returns a fault and the client that it is aimed at.
@@ -16,7 +17,7 @@ func struck(t *testing.T) (*strike, *client) {
 	t.Helper()
 	report := newReport(1)
 	c := &client{id: &identity{refused: refusals{report: report, counts: map[error]int{}}}}
-	n := &nemesis{run: &run{report: report, tape: newTape(t.TempDir()), cluster: &etcdproc.Cluster{}}, life: t.Context()}
+	n := &nemesis{run: &run{report: report, tape: newTape(t.TempDir()), cluster: &etcdtest.Cluster{Cluster: &etcdproc.Cluster{}}}, life: t.Context()}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel() // so that the fault ends at once
 	return &strike{nemesis: n, ctx: ended, rng: rand.New(rand.NewPCG(1, 2))}, c

@@ -76,10 +76,7 @@ func (s *strike) awaitAgreement() {
 // replaceCertificate makes a client reconnect with a new certificate. The fault has met something if a renewal is
 // answered after that.
 func replaceCertificate(s *strike, c *client) bool {
-	cert, err := s.secured.authority.Issue("")
-	if err != nil {
-		return false
-	}
+	cert := s.secured.authority.Issue(s.tb)
 	_, shown := c.id.offer(&cert)
 	c.each((*faults.Proxy).Cut)
 	ctx, cancel := context.WithTimeout(s.ctx, 2*ttl)
@@ -99,10 +96,7 @@ func refuseCertificate(s *strike, c *client) bool {
 	if s.rng.IntN(2) == 0 {
 		by, flaws = s.secured.stranger, nil
 	}
-	cert, err := by.Issue("", flaws...)
-	if err != nil {
-		return false
-	}
+	cert := by.Issue(s.tb, flaws...)
 	good, shown := c.id.offer(&cert)
 	c.each((*faults.Proxy).Cut)
 	s.lastAny()

@@ -2,6 +2,7 @@ package mix
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"testing"
@@ -119,13 +120,18 @@ func TestOverwrite_leavesNoKey(t *testing.T) {
 	})
 }
 
-func TestScaffold_goesOnIfACleanupHangs(t *testing.T) {
+func TestScaffold_run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s scaffold
 		cleaned, release := false, make(chan struct{})
-		s.Cleanup(func() { cleaned = true })
-		s.Cleanup(func() { <-release })
-		require.False(t, s.clean())
+		hung, err := s.run(func() {
+			s.Cleanup(func() { cleaned = true })
+			s.Cleanup(func() { <-release })
+			require.NoError(&s, errors.New("failed"))
+			require.Fail(t, "it goes on")
+		})
+		require.ErrorContains(t, err, "failed")
+		require.True(t, hung)
 		require.True(t, cleaned)
 		close(release)
 	})

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/leasefence/leasefence/fence"
@@ -25,24 +27,19 @@ type database struct {
 	order sync.RWMutex
 }
 
-func openDatabase(ctx context.Context, dir string) (*database, error) {
+func openDatabase(ctx context.Context, tb testing.TB) *database {
+	tb.Helper()
 	marks, err := sqlfence.New(sqlfence.SQLite, sqlfence.Options{})
-	if err != nil {
-		return nil, err
-	}
-	dsn := "file:" + filepath.Join(dir, "resources.sqlite") +
+	require.NoError(tb, err)
+	dsn := "file:" + filepath.Join(tb.TempDir(), "resources.sqlite") +
 		"?_pragma=busy_timeout(30000)&_pragma=journal_mode(wal)&_pragma=synchronous(off)"
 	db, err := sql.Open("sqlite", dsn)
-	if err != nil {
-		return nil, err
-	}
-	if err = marks.Migrate(ctx, db); err == nil {
-		_, err = db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS registers (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-	}
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return &database{db: db, marks: marks}, nil
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, db.Close()) })
+	require.NoError(tb, marks.Migrate(ctx, db))
+	_, err = db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS registers (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+	require.NoError(tb, err)
+	return &database{db: db, marks: marks}
 }
 
 // serveSQL serves a request to a register in the database. It does not end when the client goes away: what is recorded

@@ -8,7 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
@@ -41,18 +44,20 @@ func newTape(dir string) *tape {
 	}
 }
 
-func (t *tape) begin(round int) (err error) {
-	if t.file, err = os.Create(filepath.Join(t.dir, fmt.Sprintf("history-%05d.jsonl", round))); err != nil {
-		return fmt.Errorf("mix: begin a history: %w", err)
-	}
-	return t.To(t.file)
+func (t *tape) begin(tb testing.TB, round int) {
+	tb.Helper()
+	var err error
+	t.file, err = os.Create(filepath.Join(t.dir, fmt.Sprintf("history-%05d.jsonl", round)))
+	require.NoError(tb, err)
+	require.NoError(tb, t.To(t.file))
 }
 
-func (t *tape) end() (all []history.Event, err error) {
-	if err = errors.Join(t.To(nil), t.file.Close()); err == nil {
-		all, err = history.ReadFile(t.file.Name())
-	}
-	return all, err
+func (t *tape) end(tb testing.TB) []history.Event {
+	tb.Helper()
+	require.NoError(tb, errors.Join(t.To(nil), t.file.Close()))
+	all, err := history.ReadFile(t.file.Name())
+	require.NoError(tb, err)
+	return all
 }
 
 // Record adds an event to the present file. Between two rounds events are not written.

@@ -46,8 +46,8 @@ func (w *witness) turn(ctx context.Context) (f fate) {
 	if w.stays {
 		name = w.party.stays
 	}
-	s := w.session
-	kinds := []locker{exclusive(s, name), candidate(s, name, election.Options{Value: w.worker.name}, ""), reader(s, name)}
+	s := w.current()
+	kinds := []locker{exclusive(s, name), candidate(s, name, election.Options{Value: w.name}, ""), reader(s, name)}
 	if w.stays {
 		kinds = kinds[:2] // another reader would be let in
 	}
@@ -76,12 +76,12 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 	verb, next := verbs(h)
 	value := strconv.FormatInt(op, 10)
 	for n := 0; (n < 3 || w.stays) && ctx.Err() == nil && h.err() == nil; n++ {
-		_, outcome, err := w.party.out.send(w.worker.name, h.resource, op, h.token, verb, value) // requests under way do not end with the turn
+		_, outcome, err := w.party.out.send(w.name, h.resource, op, h.token, verb, value) // requests under way do not end with the turn
 		switch outcome {
 		case history.Refused:
 			f := w.refused(ctx, h, err)
 			if f == explained { // it writes all the same, and must be refused
-				_, _, _ = w.party.out.send(w.worker.name, h.resource, op, h.token, next, value)
+				_, _, _ = w.party.out.send(w.name, h.resource, op, h.token, next, value)
 			}
 			return f
 		case history.OK:
@@ -103,10 +103,10 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 
 // reported judges an error that reports a restore. There must have been a restore.
 func (w *witness) reported(name string, err error, as fate, figure string) fate {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.restoration.mu.Lock()
+	defer w.restoration.mu.Unlock()
 	if !w.back || w.era != 0 {
-		w.wrong("%s got an error that reports a restore that has not happened: %s: %v", w.worker.name, name, err)
+		w.wrong("%s got an error that reports a restore that has not happened: %s: %v", w.name, name, err)
 		return nothing
 	}
 	w.report.count(figure, 1)
@@ -121,7 +121,7 @@ func (w *witness) failed(ctx context.Context, name string, err error) fate {
 	case errors.Is(err, lease.ErrLost):
 		return lost
 	case ctx.Err() == nil:
-		w.wrong("%s failed to acquire %s, and the error reports neither the restore nor a loss: %v", w.worker.name, name, err)
+		w.wrong("%s failed to acquire %s, and the error reports neither the restore nor a loss: %v", w.name, name, err)
 	}
 	return nothing
 }
@@ -135,7 +135,7 @@ func (w *witness) refused(ctx context.Context, h *held, stale error) fate {
 	case h.err() != nil: // asked after Explain, which may find a loss
 		return lost
 	case ctx.Err() == nil:
-		w.wrong("%s holds %s and its token was refused: %v", w.worker.name, h.resource, why)
+		w.wrong("%s holds %s and its token was refused: %v", w.name, h.resource, why)
 	}
 	return nothing
 }

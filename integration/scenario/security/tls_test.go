@@ -22,30 +22,11 @@ import (
 // refused is the error if the server's TLS alert is lost, as may happen with TLS 1.3.
 const refused = "as it does if it refuses the client's TLS certificate"
 
-// authority is a [pki.Authority] whose methods fail the test on an error.
-type authority struct{ *pki.Authority }
-
-func newAuthority(t *testing.T, name string) *authority {
-	t.Helper()
-	a, err := pki.NewAuthority(name)
-	require.NoError(t, err)
-	return &authority{a}
-}
-
-// issue issues a certificate, with the flaws, for either side of a connection to 127.0.0.1.
-func (a *authority) issue(t *testing.T, name string, flaws ...pki.Flaw) tls.Certificate {
-	t.Helper()
-	cert, err := a.Issue(name, flaws...)
-	require.NoError(t, err)
-	return cert
-}
-
 // serve runs a server that demands client certificates of the authority. It reads its own from files, again for each
 // connection.
-func serve(t *testing.T, a *authority, cert tls.Certificate) (*etcdtest.Server, pki.Files) {
+func serve(t *testing.T, a *pki.Authority, cert tls.Certificate) (*etcdtest.Server, pki.Files) {
 	t.Helper()
-	f, err := pki.NewFiles(t.TempDir(), a.Authority, cert)
-	require.NoError(t, err)
+	f := pki.NewFiles(t, a, cert)
 	return etcdtest.Start(t, etcdtest.Options{CertFile: f.Cert, KeyFile: f.Key, ClientCAFile: f.Authority}), f
 }
 
@@ -55,7 +36,7 @@ type identity struct {
 }
 
 // config returns a client's TLS configuration that trusts the authority.
-func (i *identity) config(a *authority) *tls.Config {
+func (i *identity) config(a *pki.Authority) *tls.Config {
 	return &tls.Config{
 		RootCAs:              a.Pool(),
 		MinVersion:           tls.VersionTLS12,
@@ -101,43 +82,43 @@ func saysWhy(t *testing.T, want []string, call func(context.Context) error) {
 // If a certificate is invalid, the errors of calls name the reason, on a new session and on one that holds a lock.
 func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 	t.Parallel()
-	ca, other := newAuthority(t, "ours"), newAuthority(t, "another")
+	ca, other := pki.NewAuthority(t, "ours"), pki.NewAuthority(t, "another")
 	for name, row := range map[string]struct {
 		server, client tls.Certificate
 		want           string
 		refuses        bool // the server refuses; TLS 1.2 always tells the client why, TLS 1.3 not always
 	}{
 		"server's expired": {
-			server: ca.issue(t, "server", pki.Expired), client: ca.issue(t, "client"),
+			server: ca.Issue(t, pki.Expired), client: ca.Issue(t),
 			want: "x509: certificate has expired or is not yet valid",
 		},
 		"server's of another authority": {
-			server: other.issue(t, "server"), client: ca.issue(t, "client"),
+			server: other.Issue(t), client: ca.Issue(t),
 			want: "x509: certificate signed by unknown authority",
 		},
 		"client has none": {
-			server: ca.issue(t, "server"), client: none,
+			server: ca.Issue(t), client: none,
 			want: "remote error: tls: certificate required", refuses: true,
 		},
 		"client's of another authority": {
-			server: ca.issue(t, "server"), client: other.issue(t, "client"),
+			server: ca.Issue(t), client: other.Issue(t),
 			want: "remote error: tls: unknown certificate authority", refuses: true,
 		},
 		"client's expired": {
-			server: ca.issue(t, "server"), client: ca.issue(t, "client", pki.Expired),
+			server: ca.Issue(t), client: ca.Issue(t, pki.Expired),
 			want: "remote error: tls: expired certificate", refuses: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			id := holding(ca.issue(t, "good"))
-			srv, place := serve(t, ca, ca.issue(t, "good"))
+			id := holding(ca.Issue(t))
+			srv, place := serve(t, ca, ca.Issue(t))
 			proxy := faults.NewProxy(t, srv.Endpoint())
 			client := etcdtest.NewClient(t, []string{proxy.Addr()}, logged, etcdtest.TLS(id.config(ca)))
 			s := newSession(t, client, lease.Options{}) // the certificates are still valid
 			held := rig.MustLock(t, s, "held")
 
-			require.NoError(t, place.Install(row.server))
+			place.Install(t, row.server)
 			id.cert.Store(&row.client)
 			proxy.Cut()
 			awaitFailure(t, client)
@@ -175,8 +156,8 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			}
 
 			// With valid certificates everything works again.
-			require.NoError(t, place.Install(ca.issue(t, "mended")))
-			mended := ca.issue(t, "mended")
+			place.Install(t, ca.Issue(t))
+			mended := ca.Issue(t)
 			id.cert.Store(&mended)
 			require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
 			require.NoError(t, held.Unlock(rig.Bounded(t)))
@@ -186,7 +167,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 
 func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t, "ours")
+	ca := pki.NewAuthority(t, "ours")
 	for name, row := range map[string]struct {
 		server func(t *testing.T) *etcdtest.Server
 		client []etcdtest.ClientOption
@@ -194,7 +175,7 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 	}{
 		"the client": {
 			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
-				srv, _ := serve(t, ca, ca.issue(t, "server"))
+				srv, _ := serve(t, ca, ca.Issue(t))
 				return srv
 			},
 			nil, "or if it requires TLS and the client does not use it",
@@ -203,7 +184,7 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 			func(t *testing.T) *etcdtest.Server { //nolint:thelper // a row
 				return etcdtest.Start(t, etcdtest.Options{})
 			},
-			[]etcdtest.ClientOption{etcdtest.TLS(holding(ca.issue(t, "client")).config(ca))},
+			[]etcdtest.ClientOption{etcdtest.TLS(holding(ca.Issue(t)).config(ca))},
 			"as a server without TLS does",
 		},
 	} {
