@@ -82,13 +82,13 @@ func (d *disturbance) operator() bool {
 
 // name returns the name that a holds or asks for. For a permit it is that of the slot, once the slot is known.
 func (a *acquisition) name() string {
-	if a.grant != nil && a.enter.Verb.OfPermit() {
+	if a.grant != nil && a.enter.Verb == history.Permit {
 		return a.grant.Name
 	}
 	return a.enter.Name
 }
 
-func (a *acquisition) shared() bool       { return a.shares || a.enter.Verb.Shared() }
+func (a *acquisition) shared() bool       { return a.shares || a.enter.Verb == history.RLock }
 func (a *acquisition) token() fence.Token { return a.grant.Token }
 
 // ended returns when the caller learned that the acquisition was over: from then on it neither holds nor waits.

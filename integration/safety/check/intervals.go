@@ -27,7 +27,7 @@ func (c *checker) intervals() {
 		if a.grant != nil {
 			names[a.name()] = append(names[a.name()], a)
 		}
-		if a.grant != nil && a.enter.Verb.OfPermit() {
+		if a.grant != nil && a.enter.Verb == history.Permit {
 			permits[a.enter.Name] = append(permits[a.enter.Name], a)
 			c.slot(a)
 		}

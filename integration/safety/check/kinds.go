@@ -19,7 +19,7 @@ func acquisitionsOf(e *history.Event) []*acquisition {
 	for _, name := range e.With {
 		add(name, false)
 	}
-	for node, below := e.Name, e.Verb.OfTree(); below; {
+	for node, below := e.Name, e.Verb == history.TreeLock; below; {
 		var last int
 		if last = strings.LastIndex(node, "/~"); last < 0 {
 			break

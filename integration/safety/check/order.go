@@ -72,4 +72,4 @@ func (c *checker) order() {
 }
 
 // waits reports whether a waits for the name. A try does not.
-func (a *acquisition) waits() bool { return !a.enter.Verb.Tries() }
+func (a *acquisition) waits() bool { return !a.enter.Try }

@@ -1,6 +1,10 @@
 package check
 
-import "time"
+import (
+	"time"
+
+	"github.com/leasefence/leasefence/integration/safety/history"
+)
 
 // progress checks I7: a waiter is served in time while nobody holds the name and no fault is on. A waiting reader waits
 // only for writers that hold the name or wait for it, not for other readers.
@@ -9,7 +13,7 @@ func (c *checker) progress() {
 	for _, a := range c.ops {
 		names[a.enter.Name] = true
 		name, one := a.enter.Name, span{a.enter.At, a.ended()}
-		if a.enter.Verb.OfPermit() {
+		if a.enter.Verb == history.Permit {
 			one.to = a.served() // it waits for the semaphore's name, but gets that of a slot
 		}
 		if a.waits() && !a.shared() {

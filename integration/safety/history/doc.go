@@ -7,7 +7,7 @@
 // # Kinds of events
 //
 //	kind      by        at                                    fields
-//	enter     caller    before Lock, RLock, Campaign, …       Op, Actor, Name, Verb (see below), With, Value
+//	enter     caller    before Lock, RLock, Campaign, …       Op, Actor, Name, Verb (see below), With, Try, Value
 //	grant     caller    after that has returned a handle      Op, Actor, Name, Token, Key
 //	giveup    caller    after that has returned an error      Op, Outcome, Error
 //	live      caller    before a call of Err returned nil     Op, Verb (see ByContext)
@@ -30,8 +30,8 @@
 // event is read before the handle is asked. Events of one resource are in the file in the order of application. Other
 // events are in the order in which they were recorded, which may differ from the order of their times.
 //
-// The Verb of an enter event is [Campaign] for an election, [RLock] or [TryRLock] for a reader, and [TryLock] or empty
-// for a lock. The other kinds of locks have the verbs from [SetLock] on, and the same events. Requests have the verbs
+// The Verb of an enter event is [Campaign] for an election, [RLock] for a reader, and empty for a lock. The other kinds
+// of locks have the verbs from [SetLock] on, and the same events. Requests have the verbs
 // from [Claim] to [CheckRead]. A resource that gets an [Add] is a set: a read returns its elements in the order in which
 // they were added, separated by commas. A fenced resource accepts no request without a token, except a [Read]. The
 // Token of a [ClaimRead] or [CheckRead] and that of a reader's grant is the token of a read lock.

@@ -84,6 +84,7 @@ type Event struct {
 	Error   string      `json:"error,omitempty"`
 
 	With []string `json:"with,omitempty"` // the other names of a set
+	Try  bool     `json:"try,omitempty"`  // the acquisition does not wait
 
 	Verb    Verb        `json:"verb,omitempty"`
 	Value   string      `json:"value,omitempty"`

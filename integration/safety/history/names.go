@@ -50,38 +50,16 @@ const ByContext Verb = "context"
 
 // What an acquisition asks for: the Verb of its Enter event. Without a Verb it asks for a lock.
 const (
-	TryLock   Verb = "trylock"
-	RLock     Verb = "rlock"
-	TryRLock  Verb = "tryrlock"
-	Campaign  Verb = "campaign"
-	SetLock   Verb = "setlock" // of a set: Name, and the other names in With
-	TrySet    Verb = "tryset"
-	TreeLock  Verb = "treelock" // of a node of a tree: Name is the name of its queue
-	TryTree   Verb = "trytree"
-	Permit    Verb = "permit" // one of Value permits of the semaphore Name; the grant event has the name of the slot's queue
-	TryPermit Verb = "trypermit"
-	Mutex     Verb = "mutex" // etcd's own; a Live event says that its key existed
+	RLock    Verb = "rlock"
+	Campaign Verb = "campaign"
+	SetLock  Verb = "setlock"  // of a set: Name, and the other names in With
+	TreeLock Verb = "treelock" // of a node of a tree: Name is the name of its queue
+	Permit   Verb = "permit"   // one of Value permits of the semaphore Name; the grant event has the name of the slot's queue
+	Mutex    Verb = "mutex"    // etcd's own; a Live event says that its key existed
 )
 
-// Shared reports whether an acquisition with that verb is by a reader.
-func (v Verb) Shared() bool { return v == RLock || v == TryRLock }
-
-// Tries reports whether an acquisition with that verb does not wait.
-func (v Verb) Tries() bool {
-	return v == TryLock || v == TryRLock || v == TrySet || v == TryTree || v == TryPermit
-}
-
-// OfSet reports whether an acquisition with that verb is of a set.
-func (v Verb) OfSet() bool { return v == SetLock || v == TrySet }
-
-// OfTree reports whether an acquisition with that verb is of a node of a tree.
-func (v Verb) OfTree() bool { return v == TreeLock || v == TryTree }
-
-// OfPermit reports whether an acquisition with that verb is of a permit.
-func (v Verb) OfPermit() bool { return v == Permit || v == TryPermit }
-
 // Many reports whether an acquisition with that verb may have several keys or stand in several queues.
-func (v Verb) Many() bool { return v.OfSet() || v.OfTree() || v.OfPermit() }
+func (v Verb) Many() bool { return v == SetLock || v == TreeLock || v == Permit }
 
 // Client returns the part of Actor that names the process: "client 3" of "client 3/worker 1".
 func (e Event) Client() string {

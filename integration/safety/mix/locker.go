@@ -64,8 +64,7 @@ func heldBy[T ~int64, H handle[T]](h H, err error) (*held, error) {
 // locker is a lock of some kind in its three forms: lock waits, try does not wait, do runs a function under the lock.
 type locker struct {
 	session   *lease.Session
-	enter     history.Event // has the Name, the Verb of lock and do, and other fields of the kind
-	tries     history.Verb  // of try
+	enter     history.Event // has the Name, the Verb and other fields of the kind
 	lock, try func(context.Context) (*held, error)
 	do        func(context.Context, function) error
 }
@@ -74,7 +73,7 @@ type function func(context.Context, fence.Token) error
 
 func exclusive(s *lease.Session, name string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: name}, tries: history.TryLock,
+		session: s, enter: history.Event{Name: name},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.Lock(ctx, name)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLock(ctx, name)) },
 		do:   func(ctx context.Context, fn function) error { return s.Do(ctx, name, fn) },
@@ -83,7 +82,7 @@ func exclusive(s *lease.Session, name string) locker {
 
 func reader(s *lease.Session, name string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: name, Verb: history.RLock}, tries: history.TryRLock,
+		session: s, enter: history.Event{Name: name, Verb: history.RLock},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.RLock(ctx, name)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryRLock(ctx, name)) },
 		do: func(ctx context.Context, fn function) error {
@@ -94,7 +93,7 @@ func reader(s *lease.Session, name string) locker {
 
 func ofSet(s *lease.Session, names ...string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: names[0], With: names[1:], Verb: history.SetLock}, tries: history.TrySet,
+		session: s, enter: history.Event{Name: names[0], With: names[1:], Verb: history.SetLock},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.LockAll(ctx, names...)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLockAll(ctx, names...)) },
 		do:   func(ctx context.Context, fn function) error { return s.DoAll(ctx, names, fn) },
@@ -103,7 +102,7 @@ func ofSet(s *lease.Session, names ...string) locker {
 
 func ofTree(s *lease.Session, path string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: nodeOf(path), Verb: history.TreeLock}, tries: history.TryTree,
+		session: s, enter: history.Event{Name: nodeOf(path), Verb: history.TreeLock},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.LockTree(ctx, path)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLockTree(ctx, path)) },
 		do:   func(ctx context.Context, fn function) error { return s.DoTree(ctx, path, fn) },
@@ -115,7 +114,7 @@ func nodeOf(path string) string { return strings.ReplaceAll(path, "/", "/~") }
 
 func ofSemaphore(s *lease.Session, name string) locker {
 	return locker{
-		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(permits), Verb: history.Permit}, tries: history.TryPermit,
+		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(permits), Verb: history.Permit},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.Permit(ctx, name, permits)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryPermit(ctx, name, permits)) },
 		do:   func(ctx context.Context, fn function) error { return s.DoPermit(ctx, name, permits, fn) },

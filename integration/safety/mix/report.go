@@ -59,19 +59,19 @@ const (
 	restoredAfter  = restored + "tenures of the next era"
 )
 
-// tallies are the figures that the checkers count, as sums of the lines of their report that begin with these texts.
-var tallies = map[string][]string{
-	acquisitions: {check.Granted},
-	gaveUp:       {check.NotGranted},
-	readLocks:    {check.Granted + string(history.RLock), check.Granted + string(history.TryRLock)},
-	sets:         {check.Granted + string(history.SetLock), check.Granted + string(history.TrySet)},
-	trees:        {check.Granted + string(history.TreeLock), check.Granted + string(history.TryTree)},
-	permitsTaken: {check.Granted + string(history.Permit), check.Granted + string(history.TryPermit)},
-	writes:       {check.Accepted},
-	refused:      {check.Refused},
-	staleReads:   {check.RefusedReaders},
-	deadlines:    {check.Deadlines},
-	unknown:      {check.Unknown},
+// tallies are the figures that the checkers count, each the sum of the lines of their report that begin with a text.
+var tallies = map[string]string{
+	acquisitions: check.Granted,
+	gaveUp:       check.NotGranted,
+	readLocks:    check.Granted + string(history.RLock),
+	sets:         check.Granted + string(history.SetLock),
+	trees:        check.Granted + string(history.TreeLock),
+	permitsTaken: check.Granted + string(history.Permit),
+	writes:       check.Accepted,
+	refused:      check.Refused,
+	staleReads:   check.RefusedReaders,
+	deadlines:    check.Deadlines,
+	unknown:      check.Unknown,
 }
 
 // floors are the least figures, so that a run cannot pass by doing nothing.
@@ -146,10 +146,8 @@ func (r *Report) judge(round int, verdict check.Report) {
 	for _, m := range verdict.Malformed {
 		r.violate(round, "history", "%s", m)
 	}
-	for figure, lines := range tallies {
-		for _, line := range lines {
-			r.count(figure, verdict.Count(line))
-		}
+	for figure, line := range tallies {
+		r.count(figure, verdict.Count(line))
 	}
 }
 

@@ -49,7 +49,7 @@ func TestReport_judge(t *testing.T) {
 		Malformed:  []string{"op 1 enters twice"},
 		Counts: []check.Count{
 			{What: "granted: lock", N: 1},
-			{What: "granted: tryrlock", N: 2},
+			{What: "granted: rlock", N: 2},
 			{What: "granted: permit", N: 4},
 			{What: check.Refused, N: 5},
 			{What: check.RefusedForReaders, N: 6},

@@ -151,7 +151,7 @@ func (w *worker) lock(k locker) {
 func (w *worker) tryOut(k locker) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
 	defer cancel()
-	k.enter.Verb, k.lock = k.tries, k.try
+	k.enter.Try, k.lock = true, k.try
 	_ = w.under(ctx, k, w.work) // the error is recorded
 }
 
@@ -194,7 +194,7 @@ func (w *worker) do(k locker) {
 	granted := false
 	err := k.do(ctx, func(doing context.Context, token fence.Token) error {
 		granted = true
-		h := &held{token: token, shared: k.enter.Verb.Shared(), ctx: doing, err: scoped(doing, k.session)}
+		h := &held{token: token, shared: k.enter.Verb == history.RLock, ctx: doing, err: scoped(doing, k.session)}
 		if p, ok := lease.PermitFromContext(doing); ok {
 			h.resource = p.Name()
 		}
