@@ -2,6 +2,7 @@ package interop_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,67 +13,69 @@ import (
 )
 
 // Each of etcd's own locks and ours exclude each other, in the order of arrival: each kind of etcd's locks waits behind
-// one of ours, and one of ours waits behind it. TryLock names the holder.
+// one of ours, and one of ours waits behind it. Readers hold the lock together. Etcd's own locks count as writers: each
+// waits for all readers ahead of it, and no reader behind passes it. TryLock names the holder.
 func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	ours := func() interopPeer { return ourPeer(t, srv) } // each on its own session, to enter etcd's queue at once
+	reader := func() interopPeer { return readerPeer(t, srv) }
 	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
 	etcdctl, debian := builtEtcdctlPeer(t, srv), etcdctlPeer(etcdtest.DebianEtcdctl(t), srv, "lock")
 
-	var queue []*contender
-	for _, p := range []interopPeer{
-		ours(), mutex, etcdctl, ours(), mutex, ours(), debian, ours(), ours(), election, ours(), mutex, etcdctl, ours(),
+	var queue [][]*contender
+	var last *contender
+	for _, turn := range [][]interopPeer{
+		{ours()},
+		{mutex},
+		{etcdctl},
+		{ours()},
+		{mutex},
+		{ours()},
+		{debian},
+		{ours()},
+		{ours()},
+		{election},
+		{ours()},
+		{reader(), reader()},
+		{mutex},
+		{reader()},
+		{etcdctl},
+		{reader(), reader(), reader()},
+		{ours()},
+		{mutex},
+		{reader(), reader()},
+		{mutex},
+		{etcdctl},
+		{ours()},
 	} {
-		queue = append(queue, enterQueue(t, srv, p, "job"))
+		var entered []*contender
+		for _, p := range turn {
+			last = enterQueue(t, srv, p, "job")
+			entered = append(entered, last)
+		}
+		queue = append(queue, entered)
 	}
-	queue[len(queue)-1].requireWaiting(t)
+	last.requireWaiting(t)
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
-	for i, c := range queue {
-		held := c.await(t)
+	left := len(srv.Keys(t, "job/"))
+	for i, turn := range queue {
+		var keys []string
+		for _, c := range turn {
+			keys = append(keys, c.await(t).key)
+		}
 		_, err := s.TryLock(rig.Bounded(t), "job")
 		locked, ok := errors.AsType[*lease.LockedError](err)
 		require.True(t, ok, "%v", err)
-		require.Equal(t, held.key, locked.Key)
-		require.Equal(t, srv.KeyValues(t, held.key)[0].CreateRevision, locked.Token.Revision())
-		require.Len(t, srv.Keys(t, "job/"), len(queue)-i, "TryLock has left something")
-		for j, later := range queue[i+1:] {
-			require.False(t, later.done(), "number %d was granted while number %d, %s, held", i+1+j, i, c.peer.name)
-		}
-		c.unlock(t)
-	}
-	require.Empty(t, srv.Keys(t, "job/"))
-}
-
-// Readers hold the lock together. Etcd's own locks count as writers: each waits for all readers ahead of it, and no
-// reader behind passes it.
-func TestRLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	reader := func() interopPeer { return readerPeer(t, srv) }
-	mutex, etcdctl := mutexPeer(t, srv), builtEtcdctlPeer(t, srv)
-	turns := [][]interopPeer{
-		{reader(), reader()}, {mutex}, {reader()}, {etcdctl}, {reader(), reader(), reader()}, {ourPeer(t, srv)}, {mutex}, {reader(), reader()},
-	}
-	var queue [][]*contender
-	for _, peers := range turns {
-		var turn []*contender
-		for _, p := range peers {
-			turn = append(turn, enterQueue(t, srv, p, "job"))
-		}
-		queue = append(queue, turn)
-	}
-	for i, turn := range queue {
+		require.Contains(t, keys, locked.Key)
+		require.Equal(t, srv.KeyValues(t, locked.Key)[0].CreateRevision, locked.Token.Revision())
+		require.Len(t, srv.Keys(t, "job/"), left, "TryLock has left something")
 		for _, c := range turn {
-			c.await(t)
-		}
-		for n, c := range turn {
-			for _, later := range queue[i+1:] {
-				for _, c := range later {
-					require.False(t, c.done(), "%s of a later turn was granted while %d of turn %d hold", c.peer.name, len(turn)-n, i)
-				}
+			for _, later := range slices.Concat(queue[i+1:]...) {
+				require.False(t, later.done(), "%s was granted while %s of turn %d held", later.peer.name, c.peer.name, i)
 			}
 			c.unlock(t)
+			left--
 		}
 	}
 	require.Empty(t, srv.Keys(t, "job/"))
