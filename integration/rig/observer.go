@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
@@ -59,21 +60,15 @@ func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
 		seen = o.all()[o.taken:]
 		return len(seen) >= len(want) || o.over()
 	}, func() string { return "not all changes are shown" })
-	if len(seen) < len(want) {
-		tb.Fatalf("rig: the iteration has ended with %v after %v", o.err, seen)
-	}
-	if !slices.Equal(want, seen[:len(want)]) {
-		tb.Fatalf("rig: want %v to be shown, got %v", want, seen[:len(want)])
-	}
+	require.GreaterOrEqual(tb, len(seen), len(want), "the iteration has ended with %v after %v", o.err, seen)
+	require.Equal(tb, want, seen[:len(want)])
 	o.taken += len(want)
 }
 
 // SeesNoMore checks that no leader has been shown beyond those that Sees has checked.
 func (o *Observer) SeesNoMore(tb testing.TB) {
 	tb.Helper()
-	if more := o.all()[o.taken:]; len(more) > 0 {
-		tb.Fatalf("rig: more is shown: %v", more)
-	}
+	require.Empty(tb, o.all()[o.taken:])
 }
 
 // AwaitValue waits until the last leader shown has the value, and returns that leader. The value "" means no leader.

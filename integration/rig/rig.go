@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/faults"
@@ -28,9 +29,7 @@ func Bounded(tb testing.TB) context.Context {
 func NewSession(tb testing.TB, client *clientv3.Client, opts lease.Options) *lease.Session {
 	tb.Helper()
 	s, err := lease.NewSession(Bounded(tb), client, opts)
-	if err != nil {
-		tb.Fatalf("rig: %v", err)
-	}
+	require.NoError(tb, err)
 	tb.Cleanup(func() {
 		// Do not wait long for a session that is cut off. A test that cares about the error closes the session itself.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), 2*time.Second)
@@ -78,9 +77,7 @@ func AwaitQueue(tb testing.TB, client *clientv3.Client, name string, n int) {
 	ctx, got := Bounded(tb), int64(0)
 	Eventually(tb, func() bool {
 		resp, err := client.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil {
-			tb.Fatalf("rig: %v", err)
-		}
+		require.NoError(tb, err)
 		got = resp.Count
 		return got == int64(n)
 	}, func() string { return fmt.Sprintf("%d keys in the queue of %q, want %d", got, name, n) })
@@ -90,9 +87,7 @@ func AwaitQueue(tb testing.TB, client *clientv3.Client, name string, n int) {
 func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	tb.Helper()
 	l, err := s.Lock(Bounded(tb), name)
-	if err != nil {
-		tb.Fatalf("rig: %v", err)
-	}
+	require.NoError(tb, err)
 	return l
 }
 
@@ -100,9 +95,7 @@ func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
 	tb.Helper()
 	h, err := w.Take(Bounded(tb), s, name)
-	if err != nil {
-		tb.Fatalf("%s %q: %v", w.Name, name, err)
-	}
+	require.NoError(tb, err, "%s %q", w.Name, name)
 	return h
 }
 
@@ -132,10 +125,10 @@ func AwaitEnd(tb testing.TB, ctx context.Context) error { //nolint:revive // the
 // RequireLost checks that an error is a typed loss with the reason.
 func RequireLost(tb testing.TB, err error, want lease.Reason) {
 	tb.Helper()
+	require.ErrorIs(tb, err, lease.ErrLost)
 	lost, ok := errors.AsType[*lease.LostError](err)
-	if !ok || !errors.Is(err, lease.ErrLost) || lost.Reason != want {
-		tb.Fatalf("rig: want a loss because of %v, got %v", want, err)
-	}
+	require.True(tb, ok, "%v", err)
+	require.Equal(tb, want, lost.Reason, "%v", err)
 }
 
 // AwaitRenewal waits until a session's lease has been renewed by a request that was sent after the call.

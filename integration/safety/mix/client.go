@@ -10,26 +10,19 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// link is a client's way to the cluster: a proxy in front of each member.
-type link struct{ proxies []*faults.Proxy }
-
-// newLink returns a link that lasts for the whole run.
-func (r *run) newLink() *link {
-	l := &link{}
-	for _, e := range r.cluster.Endpoints() {
-		l.proxies = append(l.proxies, faults.NewProxy(r.tb, e))
-	}
-	return l
+// link is a client's way to the cluster: a proxy in front of each member. It lasts for the whole run.
+type link struct {
+	proxies   []*faults.Proxy
+	endpoints []string
 }
 
-func (l *link) endpoints() (addrs []string) {
-	for _, p := range l.proxies {
-		addrs = append(addrs, p.Addr())
-	}
-	return addrs
+func (r *run) newLink() *link {
+	proxies, endpoints := rig.NewProxies(r.tb, r.cluster.Endpoints())
+	return &link{proxies, endpoints}
 }
 
 func (l *link) each(do func(*faults.Proxy)) {
@@ -66,7 +59,7 @@ func (r *run) newClient(user string) *client {
 			_ = c.etcd.ActiveConnection().Close()
 		}
 	})
-	c.etcd = etcdtest.NewClient(r.tb, c.endpoints(), etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
+	c.etcd = etcdtest.NewClient(r.tb, c.endpoints, etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
 		etcdtest.Dial(grpc.WithChainUnaryInterceptor(c.id.refused.intercept)), c.id.option())
 	return c
 }

@@ -119,7 +119,7 @@ func (b *berth) launch() (err error) {
 	r := b.round.run
 	b.holder = b.name + "." + strconv.Itoa(b.launched)
 	b.Process, err = child.Start(holderEnv, order{
-		Name: b.holder, Endpoints: b.endpoints(), Resources: b.round.store.addr(), User: b.user, Files: r.secured.holders,
+		Name: b.holder, Endpoints: b.endpoints, Resources: b.round.store.addr(), User: b.user, Files: r.secured.holders,
 		// Each process has its own range of numbers, above those of the tape.
 		Clock: r.tape.Clock, First: r.tape.ID() << 32, Round: b.round.number,
 		Seed: r.opts.Seed ^ hash(b.name) + uint64(b.round.number*1000+b.launched),
