@@ -23,38 +23,19 @@ func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
 	etcdctl, debian := builtEtcdctlPeer(t, srv), etcdctlPeer(etcdtest.DebianEtcdctl(t), srv, "lock")
 
-	var queue [][]*contender
+	var queue [][]*contender // readers that come one after the other have one turn
 	var last *contender
-	for _, turn := range [][]interopPeer{
-		{ours()},
-		{mutex},
-		{etcdctl},
-		{ours()},
-		{mutex},
-		{ours()},
-		{debian},
-		{ours()},
-		{ours()},
-		{election},
-		{ours()},
-		{reader(), reader()},
-		{mutex},
-		{reader()},
-		{etcdctl},
-		{reader(), reader(), reader()},
-		{ours()},
-		{mutex},
-		{reader(), reader()},
-		{mutex},
-		{etcdctl},
-		{ours()},
+	for _, p := range []interopPeer{
+		ours(), mutex, etcdctl, ours(), mutex, ours(), debian, ours(), ours(), election, ours(), reader(), reader(), mutex, reader(), etcdctl,
+		reader(), reader(), reader(), ours(), mutex, reader(), reader(), mutex, etcdctl, ours(),
 	} {
-		var entered []*contender
-		for _, p := range turn {
-			last = enterQueue(t, srv, p, "job")
-			entered = append(entered, last)
+		together := last != nil && p.name == "reader" && last.peer.name == "reader"
+		last = enterQueue(t, srv, p, "job")
+		if together {
+			queue[len(queue)-1] = append(queue[len(queue)-1], last)
+		} else {
+			queue = append(queue, []*contender{last})
 		}
-		queue = append(queue, entered)
 	}
 	last.requireWaiting(t)
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
