@@ -18,41 +18,27 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// BenchmarkKinds locks and unlocks each kind of lock in turn, and reports the ratio of each median to that of a plain
+type unlocker interface {
+	Unlock(ctx context.Context) error
+}
+
+// kind is a kind of lock, with a call that takes one.
+type kind struct {
+	name string
+	take func() (unlocker, error)
+}
+
+// compare locks and unlocks each kind of lock in turn, and reports the ratio of each median to that of the first, a plain
 // lock.
-func BenchmarkKinds(b *testing.B) {
-	srv := etcdtest.Start(b, etcdtest.Options{})
-	s := rig.NewSession(b, srv.Client(b), lease.Options{})
-	set := func(n int) []string {
-		var names []string
-		for i := range n {
-			names = append(names, fmt.Sprintf("set%d/%d", n, i))
-		}
-		return names
-	}
-	ctx := b.Context()
-	type unlocker interface {
-		Unlock(ctx context.Context) error
-	}
-	kinds := []struct {
-		name string
-		take func() (unlocker, error)
-	}{
-		{"lock", func() (unlocker, error) { return s.Lock(ctx, "lock") }},
-		{"reader", func() (unlocker, error) { return s.RLock(ctx, "reader") }},
-		{"set1", func() (unlocker, error) { return s.LockAll(ctx, set(1)...) }},
-		{"tree3", func() (unlocker, error) { return s.LockTree(ctx, "a/b/c") }},
-		{"permit", func() (unlocker, error) { return s.Permit(ctx, "permit", 3) }},
-		{"set8", func() (unlocker, error) { return s.LockAll(ctx, set(8)...) }},
-		{"set64", func() (unlocker, error) { return s.LockAll(ctx, set(64)...) }},
-	}
+func compare(b *testing.B, kinds []kind) {
+	b.Helper()
 	took := make([][]time.Duration, len(kinds))
 	for b.Loop() {
 		for i, kind := range kinds {
 			began := time.Now()
 			l, err := kind.take()
 			require.NoError(b, err)
-			require.NoError(b, l.Unlock(ctx))
+			require.NoError(b, l.Unlock(b.Context()))
 			took[i] = append(took[i], time.Since(began))
 		}
 	}
@@ -65,6 +51,29 @@ func BenchmarkKinds(b *testing.B) {
 		}
 		b.ReportMetric(median/plain, kind.name+"/lock")
 	}
+}
+
+// BenchmarkKinds compares all kinds of locks.
+func BenchmarkKinds(b *testing.B) {
+	srv := etcdtest.Start(b, etcdtest.Options{})
+	s := rig.NewSession(b, srv.Client(b), lease.Options{})
+	set := func(n int) []string {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("set%d/%d", n, i))
+		}
+		return names
+	}
+	ctx := b.Context()
+	compare(b, []kind{
+		{"lock", func() (unlocker, error) { return s.Lock(ctx, "lock") }},
+		{"reader", func() (unlocker, error) { return s.RLock(ctx, "reader") }},
+		{"set1", func() (unlocker, error) { return s.LockAll(ctx, set(1)...) }},
+		{"tree3", func() (unlocker, error) { return s.LockTree(ctx, "a/b/c") }},
+		{"permit", func() (unlocker, error) { return s.Permit(ctx, "permit", 3) }},
+		{"set8", func() (unlocker, error) { return s.LockAll(ctx, set(8)...) }},
+		{"set64", func() (unlocker, error) { return s.LockAll(ctx, set(64)...) }},
+	})
 }
 
 // lasting returns d, or with -short a fifth of it: then a benchmark only has to work.
@@ -143,8 +152,7 @@ func BenchmarkReaders(b *testing.B) {
 	b.ReportMetric(readers/writers, "readers/writers")
 }
 
-// BenchmarkTreeChildren locks and unlocks, in turn, one more child of a root with 50,000 locked children, and a plain
-// lock. It reports the ratio of the medians.
+// BenchmarkTreeChildren compares one more child of a root with 50,000 locked children with a plain lock.
 func BenchmarkTreeChildren(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	ctx := b.Context()
@@ -163,22 +171,10 @@ func BenchmarkTreeChildren(b *testing.B) {
 		})
 	}
 	wg.Wait()
-	var child, plain []time.Duration
-	for b.Loop() {
-		began := time.Now()
-		l, err := s.LockTree(ctx, "root/one-more")
-		require.NoError(b, err)
-		require.NoError(b, l.Unlock(ctx))
-		child = append(child, time.Since(began))
-		began = time.Now()
-		p, err := s.Lock(ctx, "plain")
-		require.NoError(b, err)
-		require.NoError(b, p.Unlock(ctx))
-		plain = append(plain, time.Since(began))
-	}
-	slices.Sort(child)
-	slices.Sort(plain)
-	b.ReportMetric(child[len(child)/2].Seconds()/plain[len(plain)/2].Seconds(), "child/lock")
+	compare(b, []kind{
+		{"lock", func() (unlocker, error) { return s.Lock(ctx, "plain") }},
+		{"child", func() (unlocker, error) { return s.LockTree(ctx, "root/one-more") }},
+	})
 }
 
 // BenchmarkHooks runs 256 goroutines of one session, each with its own lock, in turn without hooks and with all of
