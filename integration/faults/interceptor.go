@@ -22,7 +22,6 @@ type Interceptor struct {
 	sent     map[string]int
 	answered map[string]int
 	counted  chan struct{} // closed and replaced when a count changes
-	onAnswer func(method string, req, reply any)
 }
 
 // NewInterceptor returns an interceptor without rules. When the test ends, it drops the messages that it delays.
@@ -60,14 +59,6 @@ func (i *Interceptor) Inject(tb testing.TB, rule Rule) *Injection {
 	defer i.mu.Unlock()
 	i.rules = append(i.rules, j)
 	return j
-}
-
-// OnAnswer sets a hook that receives each answer that is not an error, before the answer is passed on, delayed or lost.
-// For streams req is nil. The hook runs in the caller's goroutine and may be called concurrently. Nil removes the hook.
-func (i *Interceptor) OnAnswer(hook func(method string, req, reply any)) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.onAnswer = hook
 }
 
 // Sent returns the number of requests of a method that the client has tried to send: it includes lost and delayed
@@ -111,17 +102,6 @@ func (i *Interceptor) count(counts map[string]int, method string) {
 	counts[method]++
 	close(i.counted)
 	i.counted = make(chan struct{})
-}
-
-// answer calls the hook and counts the answer.
-func (i *Interceptor) answer(method string, req, reply any) {
-	i.mu.Lock()
-	hook := i.onAnswer
-	i.mu.Unlock()
-	if hook != nil {
-		hook(method, req, reply)
-	}
-	i.count(i.answered, method)
 }
 
 // take returns the rule that applies to a message, nil if there is none, and counts it down.
@@ -176,7 +156,7 @@ func (i *Interceptor) unary(
 	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
 		return err
 	}
-	i.answer(method, req, reply)
+	i.count(i.answered, method)
 	if j := i.take(true, method, req, false); j != nil {
 		j.count()
 		if j.rule.Fault == LoseAnswer {
@@ -203,7 +183,7 @@ func (i *Interceptor) late(
 		}
 		defer context.AfterFunc(i.life, cancel)() // the end of the interceptor's life, not of the caller
 		if invoke(ctx, method, req, reply, cc, grpc.WaitForReady(true)) == nil {
-			i.answer(method, req, reply)
+			i.count(i.answered, method)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func (s *clientStream) RecvMsg(msg any) error {
 			}
 			return err
 		}
-		s.in.answer(s.method, nil, msg)
+		s.in.count(s.in.answered, s.method)
 		j := s.in.take(true, s.method, msg, true)
 		if j == nil {
 			return nil

@@ -52,7 +52,6 @@ type client struct {
 // newClient returns a client without a session.
 func (r *run) newClient(user string) *client {
 	c := &client{link: r.newLink(), name: user, id: r.secured.newIdentity(r.tb, user, r.report), in: faults.NewInterceptor(r.tb), ttl: ttl}
-	c.in.OnAnswer(c.id.refused.answer)
 	r.tb.Cleanup(func() {
 		if c.etcd != nil { // it may hang in its Close, and then it closes neither of these
 			_ = c.etcd.Lease.Close()

@@ -5,12 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -148,8 +146,8 @@ type refusals struct {
 	counts map[error]int
 }
 
-// intercept counts the errors of requests. It is an interceptor next to the wire, so it also sees attempts that are
-// retried.
+// intercept counts the errors of requests, but not of streams. It is an interceptor next to the wire, so it also sees
+// attempts that are retried.
 func (r *refusals) intercept(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
@@ -158,14 +156,6 @@ func (r *refusals) intercept(
 		r.count(refused)
 	}
 	return err
-}
-
-// answer counts watches that were refused. Their answer has the error only as text.
-func (r *refusals) answer(_ string, _, reply any) {
-	w, ok := reply.(*etcdserverpb.WatchResponse)
-	if ok && w.Canceled && strings.Contains(w.CancelReason, rpctypes.ErrInvalidAuthToken.Error()) {
-		r.count(rpctypes.ErrInvalidAuthToken)
-	}
 }
 
 func (r *refusals) count(err error) {
