@@ -104,7 +104,7 @@ func (i *Interceptor) count(counts map[string]int, method string) {
 	i.counted = make(chan struct{})
 }
 
-// take returns the rule that applies to a message, nil if there is none, and counts it down.
+// take returns the rule that applies to a message, nil if there is none, and counts the hit.
 func (i *Interceptor) take(answered bool, method string, message any, stream bool) *Injection {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -120,6 +120,9 @@ func (i *Interceptor) take(answered bool, method string, message any, stream boo
 			if j.left--; j.left == 0 {
 				i.rules = slices.Delete(i.rules, n, n+1)
 			}
+		}
+		if j.hits++; j.hits == 1 {
+			close(j.hit)
 		}
 		return j
 	}
@@ -137,7 +140,6 @@ func (i *Interceptor) unary(
 ) error {
 	i.count(i.sent, method)
 	if j := i.take(false, method, req, false); j != nil {
-		j.count()
 		switch j.rule.Fault {
 		case DelayRequest:
 			if err := j.wait(ctx); err != nil {
@@ -158,7 +160,6 @@ func (i *Interceptor) unary(
 	}
 	i.count(i.answered, method)
 	if j := i.take(true, method, req, false); j != nil {
-		j.count()
 		if j.rule.Fault == LoseAnswer {
 			return j.lost(ctx, "answer")
 		}

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -67,11 +66,11 @@ type Rule struct {
 type Injection struct {
 	rule Rule
 	in   *Interceptor
-	left int // messages to which the rule still applies, if Times limits them; guarded by in.mu
-
-	mu   sync.Mutex // guards hits
-	hits int
 	hit  chan struct{} // closed at the first hit
+
+	// Guarded by the mutex of in.
+	left int // messages to which the rule still applies, if Times limits them
+	hits int
 }
 
 // Remove ends the rule. Messages that it has delayed stay delayed. It may be called twice.
@@ -79,23 +78,14 @@ func (j *Injection) Remove() { j.in.remove(j) }
 
 // Hits returns how many messages have met the fault.
 func (j *Injection) Hits() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.in.mu.Lock()
+	defer j.in.mu.Unlock()
 	return j.hits
 }
 
 // Hit returns a channel that is closed once a message has met the fault. For [LoseAnswer] and [DelayAnswer] the server
 // has executed the request by then.
 func (j *Injection) Hit() <-chan struct{} { return j.hit }
-
-func (j *Injection) count() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.hits++
-	if j.hits == 1 {
-		close(j.hit)
-	}
-}
 
 // lost returns the error of a lost message: at once, or if the loss is silent when ctx ends.
 func (j *Injection) lost(ctx context.Context, what string) error {

@@ -41,7 +41,6 @@ func (s *clientStream) SendMsg(msg any) error {
 	}
 	s.in.count(s.in.sent, s.method)
 	if j := s.in.take(false, s.method, msg, true); j != nil {
-		j.count()
 		if j.rule.Fault == LoseRequest {
 			// gRPC's SendMsg succeeds once the connection has taken the message, so it does not see the loss.
 			if !j.rule.Silent {
@@ -72,7 +71,6 @@ func (s *clientStream) RecvMsg(msg any) error {
 		if j == nil {
 			return nil
 		}
-		j.count()
 		switch {
 		case j.rule.Fault == DelayAnswer:
 			return j.wait(s.Context())
