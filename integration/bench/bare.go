@@ -11,9 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// bareName is the name of the programs that do the least that a lock on etcd needs: the limit of the machine.
-const bareName = "bare etcd"
-
 var errChanged = errors.New("bare: somebody else has changed a key")
 
 // bareSession sends transactions through gRPC, without the copies that etcd's client makes of them.

@@ -50,7 +50,8 @@ func TestBounds(t *testing.T) {
 				for n := 1; n <= most && !enough(least); n++ {
 					longer := time.Duration(n) * 100 * time.Millisecond
 					s.scale = scale{warmUp: longer, lasting: 5 * longer}
-					samples, err := s.round(t.Context(), t.Name()+"/", all[b.scenario].contender(who))
+					impl, measure := all[b.scenario].contender(who)
+					samples, err := s.round(t.Context(), t.Name()+"/", impl, measure)
 					require.NoError(t, err)
 					for i, v := range summarize(samples).cost {
 						least[i] = min(least[i], v)

@@ -12,10 +12,12 @@ type role int
 
 const (
 	ours  role = iota
-	limit      // a bare program, which reaches the limit of the machine
+	limit      // a bare program, which does the least that a lock on etcd needs: the limit of the machine
 	peer
 	roles
 )
+
+var roleNames = [roles]string{"leasefence", "bare etcd", "concurrency"}
 
 // sample is the result of one round of one contender, for one line of a scenario.
 type sample struct {

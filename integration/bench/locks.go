@@ -24,7 +24,6 @@ type session struct {
 
 // implementation is a kind of lock or election that bench compares.
 type implementation struct {
-	name string // for the table; only the peer's is used
 	open func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error)
 	// alone means that each goroutine that contends for a name needs its own session.
 	alone bool
@@ -72,19 +71,19 @@ func (c *ourCandidate) Lock(ctx context.Context) (err error) {
 
 func (c *ourCandidate) Unlock(ctx context.Context) error { return c.leads.Resign(ctx) }
 
-func newTheirs(name string, newLocker func(s *concurrency.Session, name string) locker) implementation {
-	return implementation{name: name, alone: true, open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+func newTheirs(newLocker func(s *concurrency.Session, name string) locker) implementation {
+	return implementation{alone: true, open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
 		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second))) // ends when its client is closed
 		return session{func(name string) locker { return newLocker(s, name) }, func(context.Context) error { return s.Close() }}, err
 	}}
 }
 
 func mutex() implementation {
-	return newTheirs("mutex", func(s *concurrency.Session, name string) locker { return concurrency.NewMutex(s, name) })
+	return newTheirs(func(s *concurrency.Session, name string) locker { return concurrency.NewMutex(s, name) })
 }
 
 func theirCandidates() implementation {
-	return newTheirs("election", func(s *concurrency.Session, name string) locker {
+	return newTheirs(func(s *concurrency.Session, name string) locker {
 		return theirCandidate{concurrency.NewElection(s, name)}
 	})
 }

@@ -27,21 +27,14 @@ type scenario struct {
 	rests  bool // pause after each round, since the server has deleted many keys
 }
 
-type contender struct {
-	name    string
-	impl    implementation
-	measure measurement
-}
-
-func (sc *scenario) contender(who role) contender {
+func (sc *scenario) contender(who role) (implementation, measurement) {
 	switch who {
 	case ours:
-		return contender{"leasefence", sc.ours(), sc.measure}
-	case limit:
-		return contender{bareName, implementation{}, sc.limit}
+		return sc.ours(), sc.measure
+	case peer:
+		return sc.peer(), sc.measure
 	default:
-		impl := sc.peer()
-		return contender{impl.name, impl, sc.measure}
+		return implementation{}, sc.limit
 	}
 }
 

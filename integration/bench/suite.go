@@ -40,9 +40,10 @@ func (s *suite) run(ctx context.Context, sc *scenario) ([]*result, error) {
 	for round := range suite.scale.rounds * blocks {
 		for _, who := range order {
 			prefix := fmt.Sprintf("bench/%s/%d/%d/", sc.name, who, round)
-			samples, err := suite.round(ctx, prefix, sc.contender(who))
+			impl, measure := sc.contender(who)
+			samples, err := suite.round(ctx, prefix, impl, measure)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", sc.name, sc.contender(who).name, err)
+				return nil, fmt.Errorf("%s: %s: %w", sc.name, roleNames[who], err)
 			}
 			results = file(results, sc, who, samples)
 			if err := suite.settle(ctx, sc.rests); err != nil {
@@ -66,12 +67,12 @@ func file(results []*result, sc *scenario, who role, samples []sample) []*result
 }
 
 // round runs one contender once, with new clients, sessions and names.
-func (s *suite) round(ctx context.Context, prefix string, c contender) (samples []sample, err error) {
+func (s *suite) round(ctx context.Context, prefix string, impl implementation, measure measurement) (samples []sample, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTimeout, fmt.Errorf("not done in %s", roundTimeout))
 	defer cancel()
-	t := &trial{endpoint: s.endpoint, impl: c.impl, scale: s.scale, ttl: sessionTTL, prefix: prefix}
+	t := &trial{endpoint: s.endpoint, impl: impl, scale: s.scale, ttl: sessionTTL, prefix: prefix}
 	defer func() { err = errors.Join(err, t.close(ctx)) }()
-	samples, err = c.measure(ctx, t)
+	samples, err = measure(ctx, t)
 	for _, s := range samples {
 		if err == nil && (s.ops == 0 || s.elapsed <= 0) {
 			err = errors.New("no operation was done in time")
@@ -104,7 +105,7 @@ func (s *suite) settle(ctx context.Context, rests bool) (err error) {
 }
 
 func (s *suite) commit(ctx context.Context) (time.Duration, error) {
-	samples, err := s.round(ctx, "bench/commit/", contender{name: bareName, impl: bareLocks(), measure: pairsOfOwners(1)})
+	samples, err := s.round(ctx, "bench/commit/", bareLocks(), pairsOfOwners(1))
 	if err != nil {
 		return 0, fmt.Errorf("commit: %w", err)
 	}

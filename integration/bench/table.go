@@ -38,7 +38,7 @@ func (t *table) result(r *result) {
 	t.printf("%s: %s; latency: %s\n", r.title(r.name), r.what, r.unit)
 	for who, rounds := range r.rounds {
 		f := summarize(rounds)
-		t.printf(rowFormat, r.contender(role(who)).name, digits(f.perSecond), latency(f.mean), latency(f.p50), latency(f.p99),
+		t.printf(rowFormat, roleNames[who], digits(f.perSecond), latency(f.mean), latency(f.p50), latency(f.p99),
 			digits(f.cost[requests]), digits(f.cost[commits]), digits(f.cost[fsyncs]),
 			digits(1e6*f.cost[clientCPU]), digits(1e6*f.cost[serverCPU]), digits(f.cost[allocs]))
 		for _, name := range slices.Sorted(maps.Keys(f.extra)) {
