@@ -25,7 +25,7 @@ const (
 	mostStreams = 256                   // streams at a time
 	beat        = 5 * time.Second       // the longest silence of a stream; the page takes a much longer one for a broken connection
 	slowest     = 30 * time.Second      // a write to a browser that does not read fails after this time
-	pace        = 10 * time.Millisecond // the least time between two messages of a stream
+	pace        = 50 * time.Millisecond // the least time between two messages of a stream
 )
 
 // uiServer serves the page and its API.
