@@ -53,7 +53,7 @@ func (c contender) leave(t *testing.T, client *clientv3.Client, revoke bool) {
 	require.NoError(t, err)
 }
 
-const changes = 300
+const changes = 1000
 
 // The page shows what Inspect says after each of many changes: also after an endpoint was lost, after all endpoints
 // were lost, and after etcd has compacted the changes of that time.
@@ -78,13 +78,13 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 	}
 	for n := range changes {
 		switch n {
-		case 90:
+		case 300:
 			first.Refuse()
-		case 120:
+		case 400:
 			first.Restore()
-		case 150:
+		case 500:
 			second.Refuse()
-		case 180:
+		case 600:
 			first.Refuse()
 			p.await(t, `document.body.dataset.state === "stale" && document.getElementById("asof").textContent.startsWith("As of ")`)
 			for range 20 {
@@ -95,7 +95,7 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			_, err = client.Compact(bounded(t), resp.Header.Revision)
 			require.NoError(t, err)
 			second.Restore()
-		case 210, 240:
+		case 700, 800:
 			contend(t, client, 2, name+"/", "", "") // a key as etcd's own packages write it, which expires
 		}
 		change()
