@@ -31,7 +31,7 @@ const (
 )
 
 // sound are the first releases that have none of the bugs.
-const sound = "3.5.33, 3.6.14, 3.7.1"
+const sound = "3.5.33, 3.6.14 or 3.7.1"
 
 // in reports whether v has the bug. A minor version after the last that was fixed never had it.
 func (b bug) in(v semver.Version) bool {
@@ -79,6 +79,6 @@ func judge(text string) finding {
 	}
 	f.Level = levelWarn
 	f.Says += " has known bugs: " + strings.Join(said, "; ")
-	f.Do = "Update to one of " + sound + ", or to a later release of the same minor version."
+	f.Do = "Update to " + sound + ", or to a later release of one of these minor versions."
 	return f
 }

@@ -35,7 +35,7 @@ func TestBugs_areThoseOfTheDocuments(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	const update = "Update to one of 3.5.33, 3.6.14, 3.7.1, or to a later release of the same minor version."
+	const update = "Update to 3.5.33, 3.6.14 or 3.7.1, or to a later release of one of these minor versions."
 	for version, want := range map[string]struct{ level, says, do string }{
 		"3.7.3":        {levelOK, "without any known bug", ""},
 		"3.7.1":        {levelOK, "without any known bug", ""},

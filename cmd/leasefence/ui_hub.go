@@ -42,7 +42,7 @@ type hub struct {
 	health  health
 }
 
-// news is closed by the next change.
+// news is a channel that the next change closes.
 type news chan struct{}
 
 // tell announces a change.
@@ -191,7 +191,7 @@ func (h *hub) viewList() (leave func()) {
 	}
 }
 
-// list returns the list, unless it is that of the news that were sent last, and its news.
+// list returns the list and its news. The list is nil if sent is its news, as the page has it then, or if it is too old.
 func (h *hub) list(prefix string, contended bool, sent news) (*listView, news) {
 	h.mu.Lock()
 	rows, capped, health, listing, current := h.rows, h.capped, h.health, h.listing, h.current
@@ -246,7 +246,7 @@ func (h *hub) look(name string) (t *topic, leave func(), err error) {
 	}, nil
 }
 
-// forget ends the topic that was left first, if that was so long ago, and reports whether it has.
+// forget ends the topic that was left first, if it has had no viewer for the time unseen. It reports whether it ended one.
 func (h *hub) forget(unseen time.Duration) bool {
 	var oldest *topic
 	for _, t := range h.topics {
