@@ -67,13 +67,17 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t == nil || t.base == nil {
 		return nil, unsent(r, errors.New("Transport is nil or zero, want one created by NewTransport"))
 	}
-	sent, listed := r, t.listed(r.URL)
+	listed := t.listed(r.URL)
 	var own wire.Fields
 	if listed {
 		var err error
 		if own, err = wire.FieldsOf(r.Context()); err != nil {
 			return nil, unsent(r, err)
 		}
+	}
+	sent := r.Clone(r.Context())
+	if sent.Header == nil {
+		sent.Header = make(http.Header)
 	}
 	for i, header := range headers {
 		set := values(r.Header, header)
@@ -82,11 +86,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, unsent(r, fmt.Errorf("%w: header %s is set to %q, the context carries %s",
 				fence.ErrInvalidToken, header, set, own.Text(headers)))
 		case len(set) == 0 && own[i] != "":
-			sent = clone(r, sent)
 			sent.Header.Set(header, own[i])
 		case len(set) > 0 && !listed && r.Response != nil:
 			// r follows a redirect, and net/http has copied the caller's headers.
-			sent = clone(r, sent)
 			maps.DeleteFunc(sent.Header, func(key string, _ []string) bool { return strings.EqualFold(key, header) })
 		}
 	}
@@ -138,16 +140,4 @@ func (t *Transport) listed(u *url.URL) bool {
 		port = standard
 	}
 	return port == standard && t.hosts[host] || t.hosts[net.JoinHostPort(host, port)]
-}
-
-// clone returns a copy of r, or sent if that is a copy already.
-func clone(r, sent *http.Request) *http.Request {
-	if sent != r {
-		return sent
-	}
-	r = r.Clone(r.Context())
-	if r.Header == nil {
-		r.Header = make(http.Header)
-	}
-	return r
 }
