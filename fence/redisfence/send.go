@@ -48,7 +48,6 @@ func (once) NoRetry() bool { return true }
 // send sends a script, by its hash or its text, with the number of its keys, the keys and the arguments.
 func (m *Marks) send(ctx context.Context, name, script string, input []any) (any, error) {
 	cmd := redis.NewCmd(ctx, append([]any{name, script}, input...)...)
-	cmd.SetFirstKeyPos(3)                // the client of a cluster selects the server by this key
-	_ = m.client.Process(ctx, once{cmd}) // cmd has the error
+	_ = m.client.Process(ctx, once{cmd}) // cmd has the error; a cluster's client selects the server by the first key
 	return cmd.Result()
 }
