@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -61,44 +60,6 @@ func TestNewServer_namesWhatIsNil(t *testing.T) {
 	g := new(fence.Guard)
 	_, err = grpcfence.NewAtomicServer(orders, g, grpcfence.Options{CheckRead: g.CheckReadContext})
 	require.EqualError(t, err, "grpcfence: Options.CheckRead is set, want nil: NewAtomicServer checks with its guard")
-}
-
-// A hook that writes to an audit table needs a context that has not ended.
-func TestUnary_hooksGetTheContextOfTheCall(t *testing.T) {
-	for _, kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			hook := make(chan error, 1)
-			g := &fence.Guard{Hooks: &fence.Hooks{Accepted: func(ctx context.Context, _ fence.Access) { hook <- ctx.Err() }}}
-			client := serve(t, newServer(t, kind, g, grpcfence.Options{}), &service{})
-			reply, err := client.UnaryCall(fence.NewContext(t.Context(), 54), new(testgrpc.SimpleRequest))
-			require.NoError(t, err)
-			require.Equal(t, "served", reply.GetUsername())
-			require.NoError(t, <-hook)
-		})
-	}
-}
-
-// The context of work that a handler leaves running ends before a newer token is accepted.
-func TestUnary_endsTheWorkBeforeTheNextToken(t *testing.T) {
-	var ended error
-	checked := make(chan struct{})
-	g := &fence.Guard{Hooks: &fence.Hooks{Accepted: func(_ context.Context, a fence.Access) {
-		if a.Token == 1 { // the handler's turn is over, and the interceptor still waits for the guard
-			<-checked
-		}
-	}}}
-	client := serve(t, newServer(t, "atomic", g, grpcfence.Options{}), &service{
-		unary: func(work context.Context, _ *testgrpc.SimpleRequest) error {
-			go func() {
-				_ = g.Do("orders", 2, func() error { ended = work.Err(); close(checked); return nil })
-			}()
-			return nil
-		},
-	})
-	_, err := client.UnaryCall(fence.NewContext(t.Context(), 1), new(testgrpc.SimpleRequest))
-	require.NoError(t, err)
-	<-checked
-	require.ErrorIs(t, ended, context.Canceled)
 }
 
 func TestServer_zero(t *testing.T) {

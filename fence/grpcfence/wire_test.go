@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/grpcfence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -56,12 +55,6 @@ func (w wire) start(t *testing.T, s fencetest.Server) fencetest.Client {
 	if !s.Atomic {
 		opts.CheckRead = s.CheckRead
 	}
-	if s.Check == nil {
-		s.Check = s.Guard.CheckContext
-	}
-	if s.Handle == nil {
-		s.Handle = func(context.Context) error { return nil }
-	}
 	server, err := grpcfence.NewServer(named, s.Check, opts)
 	if s.Atomic {
 		server, err = grpcfence.NewAtomicServer(named, s.Guard, opts)
@@ -95,24 +88,18 @@ func (w wire) Send(ctx context.Context, resource string, set fencetest.Set) (fen
 }
 
 func (w wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
-	md := metadata.Pairs("resource", "orders")
-	if token, ok := fence.FromContext(client); ok {
-		md.Set(grpcfence.MetadataKey, token.String())
+	invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+		md, _ := metadata.FromOutgoingContext(ctx)
+		ctx = metadata.NewIncomingContext(server, md)
+		if w.streams {
+			return w.server.Stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: w.method()},
+				func(_ any, s grpc.ServerStream) error { return w.handle(s.Context()) })
+		}
+		_, err := w.server.Unary(ctx, new(testgrpc.SimpleRequest), &grpc.UnaryServerInfo{FullMethod: w.method()},
+			func(ctx context.Context, _ any) (any, error) { return nil, w.handle(ctx) })
+		return err
 	}
-	if token, ok := fence.ReadFromContext(client); ok {
-		md.Set(grpcfence.ReadMetadataKey, token.String())
-	}
-	if lock, ok := fence.LockFromContext(client); ok {
-		md.Set(grpcfence.LockMetadataKey, lock)
-	}
-	ctx := metadata.NewIncomingContext(server, md)
-	if w.streams {
-		err := w.server.Stream(nil, serverStream{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: w.method()},
-			func(_ any, s grpc.ServerStream) error { return w.handle(s.Context()) })
-		return w.outcome(err), err
-	}
-	_, err := w.server.Unary(ctx, new(testgrpc.SimpleRequest), &grpc.UnaryServerInfo{FullMethod: w.method()},
-		func(ctx context.Context, _ any) (any, error) { return nil, w.handle(ctx) })
+	err := grpcfence.UnaryClient(metadata.AppendToOutgoingContext(client, "resource", "orders"), "", nil, nil, nil, invoke)
 	return w.outcome(err), err
 }
 

@@ -2,7 +2,6 @@ package httpfence_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -43,35 +42,4 @@ func TestNewAtomicMiddleware_doesNotWaitForABody(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, httpfence.ReadError(late), fence.ErrStale)
 	require.NoError(t, late.Body.Close())
-}
-
-// A hook that writes to an audit table needs a context that has not ended.
-func TestNewAtomicMiddleware_hooksGetTheContextOfTheRequest(t *testing.T) {
-	var g fence.Guard
-	hook := make(chan error, 1)
-	g.Hooks = &fence.Hooks{Accepted: func(ctx context.Context, _ fence.Access) { hook <- ctx.Err() }}
-	server := serve(t, atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(ok)))
-	resp, _ := send(t, http.MethodPost, server.URL, "", "54")
-	require.Equal(t, http.StatusOK, resp.StatusCode)
-	require.NoError(t, <-hook)
-}
-
-// The context of work that a handler leaves running ends before a newer token is accepted.
-func TestNewAtomicMiddleware_endsTheWorkBeforeTheNextToken(t *testing.T) {
-	var ended error
-	checked := make(chan struct{})
-	g := fence.Guard{Hooks: &fence.Hooks{Accepted: func(_ context.Context, a fence.Access) {
-		if a.Token == 1 { // the handler's turn is over, and the middleware still waits for the guard
-			<-checked
-		}
-	}}}
-	server := serve(t, atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		work := r.Context()
-		go func() {
-			_ = g.Do("orders", 2, func() error { ended = work.Err(); close(checked); return nil })
-		}()
-	})))
-	send(t, http.MethodPost, server.URL, "", "1")
-	<-checked
-	require.ErrorIs(t, ended, context.Canceled)
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/httpfence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -35,18 +34,13 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 	if !s.Atomic {
 		opts.CheckRead = s.CheckRead
 	}
-	if s.Check == nil {
-		s.Check = s.Guard.CheckContext
-	}
 	middleware, err := httpfence.NewMiddleware(named, s.Check, opts)
 	if s.Atomic {
 		middleware, err = httpfence.NewAtomicMiddleware(named, s.Guard, opts)
 	}
 	require.NoError(t, err)
 	handler := middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.Handle != nil {
-			httpfence.Error(w, s.Handle(r.Context()))
-		}
+		httpfence.Error(w, s.Handle(r.Context()))
 	}))
 	server := serve(t, handler)
 	return &wire{t, handler, client(t, server), server.URL}
@@ -56,36 +50,34 @@ func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fe
 	r := post(ctx, w.t, w.url)
 	r.Header.Set("Resource", resource)
 	r.Header[httpfence.Header], r.Header[httpfence.ReadHeader], r.Header[httpfence.LockHeader] = set.Write, set.Read, set.Lock
-	resp, err := w.client.Do(r)
-	if err != nil {
-		return -1, err
-	}
-	return w.outcome(resp)
+	return w.outcome(w.client.Do(r))
 }
 
 func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
-	r := httptest.NewRequestWithContext(server, http.MethodPost, "/", nil)
+	transport, err := httpfence.NewTransport(tripper(func(r *http.Request) (*http.Response, error) {
+		recorder := httptest.NewRecorder()
+		w.handler.ServeHTTP(recorder, r.WithContext(server))
+		return recorder.Result(), nil
+	}), "server")
+	require.NoError(w.t, err)
+	r := post(client, w.t, "http://server")
 	r.Header.Set("Resource", "orders")
-	if token, ok := fence.FromContext(client); ok {
-		r.Header.Set(httpfence.Header, token.String())
-	}
-	if token, ok := fence.ReadFromContext(client); ok {
-		r.Header.Set(httpfence.ReadHeader, token.String())
-	}
-	if lock, ok := fence.LockFromContext(client); ok {
-		r.Header.Set(httpfence.LockHeader, lock)
-	}
-	recorder := httptest.NewRecorder()
-	w.handler.ServeHTTP(recorder, r)
-	outcome, err := w.outcome(recorder.Result())
+	outcome, err := w.outcome(transport.RoundTrip(r))
 	if outcome == fencetest.Unchecked && server.Err() != nil {
 		outcome = fencetest.Ended
 	}
 	return outcome, err
 }
 
-func (w *wire) outcome(resp *http.Response) (fencetest.Outcome, error) {
-	err := httpfence.ReadError(resp)
+type tripper func(*http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func (w *wire) outcome(resp *http.Response, err error) (fencetest.Outcome, error) {
+	if err != nil {
+		return -1, err
+	}
+	err = httpfence.ReadError(resp)
 	body, readErr := io.ReadAll(resp.Body)
 	require.NoError(w.t, errors.Join(readErr, resp.Body.Close()))
 	if resp.StatusCode == http.StatusOK {

@@ -31,13 +31,13 @@ const (
 type Server struct {
 	Atomic   bool
 	Guard    *fence.Guard
-	Check    func(ctx context.Context, resource string, t fence.Token) error // nil: the Guard's; not with Atomic
+	Check    func(ctx context.Context, resource string, t fence.Token) error // not with Atomic
 	ReadOnly bool                                                            // no request writes
 
 	// CheckRead is the check of readers; nil: none. With Atomic it is the Guard's.
 	CheckRead func(ctx context.Context, resource string, t fence.ReadToken) error
 
-	Handle func(ctx context.Context) error // the handler; nil: it does nothing
+	Handle func(ctx context.Context) error
 }
 
 // Set has the values that the caller of a client has set itself: for a writer's token, for a reader's token, and for
@@ -79,6 +79,7 @@ func (w Wire) Run(t *testing.T) {
 		"values of the caller":               w.valuesOfTheCaller,
 		"a wait ends with its context":       w.waitEnds,
 		"only atomic cannot be overtaken":    w.overtaken,
+		"work ends before the next token":    w.endsTheWork,
 		"a handler that panics":              w.panics,
 		"a failed check leaks nothing":       w.failedCheck,
 		"others beside a reader":             w.besideAReader,
@@ -89,7 +90,10 @@ func (w Wire) Run(t *testing.T) {
 			if atomic && w.Early {
 				continue
 			}
-			t.Run(name+"/"+kind, func(t *testing.T) { test(t, Server{Atomic: atomic, Guard: &fence.Guard{MaxEra: 32767}}) })
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				g := &fence.Guard{MaxEra: 32767}
+				test(t, Server{Atomic: atomic, Guard: g, Check: g.CheckContext, Handle: func(context.Context) error { return nil }})
+			})
 		}
 	}
 }

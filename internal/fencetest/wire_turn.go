@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,65 +32,51 @@ func (w Wire) waitEnds(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// The handler of token 41 is paused between the check and its write while 54 is sent. With an early check the stale
-// write comes last, unless the store refuses it.
+// While the handler of an atomic server runs, no newer token is accepted. Any other server accepts it: the store decides.
 func (w Wire) overtaken(t *testing.T, s Server) {
 	t.Helper()
-	for _, stored := range []bool{false, true} {
-		s := s
-		s.Guard = new(fence.Guard)
-		var (
-			mu      sync.Mutex
-			store   fence.Guard
-			writes  []fence.Token
-			checked = make(chan struct{})
-			resume  = make(chan struct{})
-		)
-		s.Handle = func(ctx context.Context) error {
-			token, _ := fence.FromContext(ctx)
-			if token == 41 {
-				close(checked)
-				<-resume
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if stored {
-				if err := store.Check("orders", token); err != nil {
-					return err
-				}
-			}
-			writes = append(writes, token)
-			return nil
-		}
-		c := w.Start(t, s)
-		var running sync.WaitGroup
-		running.Go(func() { _, _ = c.Send(fence.NewContext(t.Context(), 41), "orders", Set{}) })
-		<-checked
-		newer := make(chan struct{})
-		running.Go(func() {
-			defer close(newer)
-			_, _ = c.Send(fence.NewContext(t.Context(), 54), "orders", Set{})
-		})
-		if s.Atomic {
-			// No event shows that the newer request waits, so give it time to come too early.
-			select {
-			case <-newer:
-			case <-time.After(50 * time.Millisecond):
-			}
-		} else {
-			<-newer
-		}
-		close(resume)
-		running.Wait()
-		want := []fence.Token{54, 41}
-		switch {
-		case s.Atomic:
-			want = []fence.Token{41, 54}
-		case stored:
-			want = []fence.Token{54}
-		}
-		require.Equal(t, want, writes)
+	var claimed chan error
+	s.Handle = func(context.Context) error {
+		go func() { claimed <- s.Guard.Claim("orders", 54) }()
+		synctest.Wait()
+		require.Equal(t, s.Atomic, len(claimed) == 0)
+		return nil
 	}
+	c := w.Start(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		claimed = make(chan error, 1)
+		got, err := serve(fence.NewContext(t.Context(), 41), c)
+		require.Equal(t, Served, got, "%v", err)
+		require.NoError(t, <-claimed)
+	})
+}
+
+// The context of work that an atomic handler leaves running ends before a newer token is accepted. That of the hooks goes
+// on: a hook may write to an audit table.
+func (w Wire) endsTheWork(t *testing.T, s Server) {
+	t.Helper()
+	if !s.Atomic {
+		return
+	}
+	var ended chan error
+	s.Guard.Hooks = &fence.Hooks{Accepted: func(ctx context.Context, a fence.Access) {
+		if a.Token == 54 { // the handler's turn is over, and the server still waits for the guard
+			require.ErrorIs(t, <-ended, context.Canceled)
+			require.NoError(t, ctx.Err())
+		}
+	}}
+	s.Handle = func(work context.Context) error {
+		go func() {
+			_ = s.Guard.Do("orders", 60, func() error { ended <- work.Err(); return nil })
+		}()
+		return nil
+	}
+	c := w.Start(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		ended = make(chan error)
+		got, err := serve(fence.NewContext(t.Context(), 54), c)
+		require.Equal(t, Served, got, "%v", err)
+	})
 }
 
 // A handler that panics leaves the mark raised and the resource free. The context of an atomic handler ends with it.
@@ -149,38 +134,24 @@ func (w Wire) failedCheck(t *testing.T, s Server) {
 // then the reader has lost its lock, and learns this from its check after the read.
 func (w Wire) besideAReader(t *testing.T, s Server) {
 	t.Helper()
-	reading, resumed, answered := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	resume := sync.OnceFunc(func() { close(resumed) })
-	defer resume() // otherwise the server would wait for its handler
 	s.CheckRead = s.Guard.CheckReadContext
 	writers := w.Start(t, s)
+	var readers Client
 	s.ReadOnly = true
 	s.Handle = func(ctx context.Context) error {
 		token, _ := fence.ReadFromContext(ctx)
 		if token != 54 {
 			return nil
 		}
-		close(reading)
-		<-resumed
+		_, err := serve(fence.NewContext(t.Context(), 41), writers)
+		RequireRefusal(t, &fence.StaleError{Token: 41, Highest: 54, ByReader: true}, err, "orders", "")
+		got, err := serve(fence.NewReadContext(t.Context(), 55), readers)
+		require.Equal(t, Served, got, "%v", err)
+		got, err = serve(fence.NewContext(t.Context(), 60), writers)
+		require.Equal(t, Served, got, "%v", err)
 		return s.Guard.CheckRead("orders", token)
 	}
-	readers := w.Start(t, s)
-	var late error
-	var running sync.WaitGroup
-	running.Go(func() {
-		defer close(answered)
-		_, late = readers.Send(fence.NewReadContext(t.Context(), 54), "orders", Set{})
-	})
-	select {
-	case <-reading:
-	case <-answered:
-		require.NoError(t, late, "the handler has not run")
-	}
-	err := send(fence.NewContext(t.Context(), 41), t, writers, Stale)
-	RequireRefusal(t, &fence.StaleError{Token: 41, Highest: 54, ByReader: true}, err, "orders", "")
-	require.NoError(t, send(fence.NewReadContext(t.Context(), 55), t, readers, Served))
-	require.NoError(t, send(fence.NewContext(t.Context(), 60), t, writers, Served))
-	resume()
-	running.Wait()
+	readers = w.Start(t, s)
+	_, late := serve(fence.NewReadContext(t.Context(), 54), readers)
 	RequireRefusal(t, &fence.StaleError{Token: 54, Highest: 60, Read: true}, late, "orders", "")
 }
