@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/lease/leasetest"
 )
+
+// leasefence ends soon after a signal although etcd hangs.
+func TestSession_closesSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newApp(), leasetest.New(t).Session(t, lease.Options{})
+		a.stderr = io.Discard
+		s.Partition()
+		began := time.Now()
+		(&session{app: a, Session: s.Session}).close()
+		require.Equal(t, cleanUp, time.Since(began))
+	})
+}
 
 // If etcd answers, but there is too much to ask, the error says what to raise.
 func TestBounded_namesTheFlag(t *testing.T) {

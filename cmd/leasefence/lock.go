@@ -88,9 +88,10 @@ off the local deadline, so CMD has ended before etcd lets anybody else in. If th
 else may be in already, and CMD gets SIGKILL at once. If somebody asks for the release (leasefence release), CMD gets SIGTERM
 and keeps the hold until it has ended.
 
-leasefence does not wait for processes that CMD leaves in the background, and its signals do not reach processes that move to
-another group, or run as another user: write sudo before leasefence, not before CMD. If leasefence itself is killed (SIGKILL),
-Linux kills CMD, unless that is set-user-ID, but not the processes that CMD has started; other systems kill neither. While
+leasefence ends at most six seconds after CMD, also while etcd does not answer; the hold then ends with its lease, after --ttl.
+It does not wait for processes that CMD leaves in the background, and its signals do not reach processes that move to another
+group, or run as another user: write sudo before leasefence, not before CMD. If leasefence itself is killed (SIGKILL), Linux kills
+CMD, unless that is set-user-ID, but not the processes that CMD has started; other systems kill neither. While
 leasefence is stopped (SIGSTOP), it cannot stop CMD. In these cases only the check of the token at the resource helps. CMD
 should not use the exit codes 64, 74 and 75 itself.
 

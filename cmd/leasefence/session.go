@@ -47,7 +47,6 @@ type session struct {
 
 	app      *app
 	client   *clientv3.Client
-	ttl      time.Duration
 	messages sync.WaitGroup
 }
 
@@ -60,7 +59,7 @@ func (s *session) say(format string, args ...any) {
 // open opens a session, unless ctx ends or a signal arrives first. The caller closes it even if that fails. Acquired is
 // called after each successful acquisition.
 func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
-	s := &session{app: a, ttl: c.ttl}
+	s := &session{app: a}
 	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
 		s.client, err = a.connect(ctx, c.ttl) // the bound of NewSession below
 		if err != nil && ctx.Err() != nil {   // etcd's client does not report the cause
@@ -89,6 +88,10 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 	return s, err
 }
 
+// cleanUp bounds each of the two requests of a clean-up, the release and the end of the session. Whoever stops leasefence,
+// such as Kubernetes, kills it after a while, and the exit code is lost then. The lease expires by itself.
+const cleanUp = 3 * time.Second
+
 // close revokes the lease. etcd deletes the keys of waiters and holders with it.
 func (s *session) close() {
 	defer s.messages.Wait()
@@ -98,7 +101,7 @@ func (s *session) close() {
 	if s.Session == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.ttl)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		s.say("%v", err)

@@ -51,7 +51,7 @@ func (s *session) runUnder(h hold, path string, c command, signals <-chan os.Sig
 	if code := process.ExitCode(child.ProcessState); code != 0 {
 		did.exit = &exitError{code: code}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
 	defer cancel()
 	err = h.release(ctx)
 	switch {
