@@ -374,6 +374,15 @@ func TestJoinHooks(t *testing.T) {
 			return !strings.Contains(line, "cleanup") // another goroutine reports it
 		}))
 		require.Nil(t, lease.JoinHooks().Lost, "a nil hook costs nothing")
+
+		bad := &lease.Hooks{
+			AcquireEnd: func(context.Context, lease.Acquisition, lease.Acquired) { panic("mine") },
+			Released:   func(context.Context, lease.Hold, error) { panic("mine") },
+		}
+		joined, ctx := lease.JoinHooks(bad, named("b")), context.WithValue(t.Context(), spanKey{}, true)
+		require.Panics(t, func() { joined.AcquireEnd(ctx, lease.Acquisition{}, lease.Acquired{}) })
+		require.Panics(t, func() { joined.Released(ctx, lease.Hold{}, nil) })
+		require.Equal(t, []string{"b of <nil>, <nil> end", "b of <nil>, <nil> released"}, h.take(), "a gauge of holds would be wrong")
 	})
 }
 

@@ -10,7 +10,8 @@ import (
 
 // JoinHooks returns hooks that call all of these in their order, for example those for metrics and those for traces.
 // Each AcquireStart gets the context that the one before it returned. The other calls get the context of the last. Nil
-// hooks are skipped.
+// hooks are skipped. If an AcquireEnd or a Released panics, the others are called all the same: each learns of the
+// beginning of a hold and of its end, or of neither.
 func JoinHooks(all ...*Hooks) *Hooks {
 	joined := &Hooks{}
 	for _, g := range all {
@@ -28,12 +29,12 @@ func JoinHooks(all ...*Hooks) *Hooks {
 				g.Queued(ctx, a, ahead)
 			}),
 			AcquireEnd: join(f.AcquireEnd, g.AcquireEnd, func(ctx context.Context, a Acquisition, r Acquired) {
+				defer g.AcquireEnd(ctx, a, r)
 				f.AcquireEnd(ctx, a, r)
-				g.AcquireEnd(ctx, a, r)
 			}),
 			Released: join(f.Released, g.Released, func(ctx context.Context, h Hold, err error) {
+				defer g.Released(ctx, h, err)
 				f.Released(ctx, h, err)
-				g.Released(ctx, h, err)
 			}),
 			Lost: join(f.Lost, g.Lost, func(ctx context.Context, h Hold, err *LostError) {
 				f.Lost(ctx, h, err)

@@ -230,7 +230,7 @@ var leaseMutants = []mutant{
 	{
 		name: "JoinHooks: the second is not called",
 		file: "lease/joinhooks.go",
-		old:  "\t\t\t\tg.AcquireEnd(ctx, a, r)\n",
+		old:  "\t\t\t\tdefer g.AcquireEnd(ctx, a, r)\n",
 		new:  "",
 		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
 	},
