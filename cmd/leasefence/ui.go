@@ -43,8 +43,8 @@ and a timeline of the holds of one name. A signal ends ui.
   timeline  The last 200 holds since a browser first opened the name, by this computer's clock. ui forgets them ten minutes after
             the last browser has left. In etcd, an unlocked lock and a deleted key look the same
   --audit   A file with rows of an audit trail, as JSON, of 64 MiB at most. ui reads it again when it changes. The page adds why
-            a resource's tenures have ended, and which tokens were refused. A row belongs to a name by its token, or if its
-            resource has that name
+            a resource's tenures have ended, and which tokens were refused: the last 200 of each in the file. A row belongs to
+            a name by its token, or if its resource has that name
 
 Only this computer can reach the page, unless --listen has another address. Then, and with --write, the page needs a token: that
 of --token-file, or a random one, which is printed with the address. Page and token go over plain HTTP: for a network, use

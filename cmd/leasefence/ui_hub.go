@@ -127,14 +127,19 @@ func (h *hub) scan() {
 		// However long the list is, listing takes less than a tenth of the time, here and in etcd.
 		rest := max(h.every, 10*time.Since(began))
 		h.mu.Lock()
+		was := h.health.err
+		changed := !h.current
 		if err == nil {
+			changed = changed || capped != h.capped || !slices.Equal(rows, h.rows)
 			h.rows, h.capped = rows, capped
 			h.health.answered()
 		} else {
 			h.health.err = err.Error()
 			rest = h.every
 		}
-		h.listing.tell()
+		if changed || h.health.err != was {
+			h.listing.tell()
+		}
 		more := h.viewers > 0
 		h.current, h.until = true, time.Now().Add(rest)
 		h.mu.Unlock()

@@ -115,8 +115,12 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 		for range 100 {
 			leave = append(leave, h.viewList())
 		}
-		time.Sleep(10*time.Second + time.Millisecond)
+		time.Sleep(time.Second + time.Millisecond)
+		_, first := h.list("", false, nil)
+		time.Sleep(9 * time.Second)
 		require.Equal(t, 11, listed())
+		same, _ := h.list("", false, first)
+		require.Nil(t, same, "a list that has not changed is not sent again")
 		for _, leave := range leave {
 			leave()
 		}
@@ -127,12 +131,12 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 		time.Sleep(time.Second)
 		client.Cut()
 		time.Sleep(10 * time.Second)
-		old, _ := h.list("", false, nil)
+		old, sent := h.list("", false, nil)
 		require.Contains(t, old.Error, "has not answered for 5s")
 		require.NotZero(t, old.AsOf)
 		client.Restore()
 		time.Sleep(10 * time.Second)
-		shown, _ := h.list("", false, nil)
+		shown, _ := h.list("", false, sent)
 		require.Empty(t, shown.Error)
 		require.Greater(t, shown.AsOf, old.AsOf)
 	})
@@ -227,15 +231,21 @@ func TestTopic_showsGaps(t *testing.T) {
 }
 
 // While the watch is silent, a state that etcd no longer has is not shown as the present one, however long the queue is.
+// The timeline says later how the hold of that time has ended.
 func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 	for _, contenders := range []int{2, mostContenders + 2} {
 		synctest.Test(t, func(t *testing.T) {
-			srv, client := newFake(t)
+			_, client := newFake(t)
 			granted, err := client.Grant(t.Context(), 3600)
 			require.NoError(t, err)
-			key := func(n int) string { return fmt.Sprintf("a/%x-%d", int64(granted.ID), n) }
+			dies, err := client.Grant(t.Context(), 61)
+			require.NoError(t, err)
 			for n := range contenders {
-				_, err := client.Put(t.Context(), key(n), "", clientv3.WithLease(granted.ID))
+				on := granted.ID
+				if n == 0 {
+					on = dies.ID
+				}
+				_, err := client.Put(t.Context(), fmt.Sprintf("a/%x-%d", int64(on), n), "", clientv3.WithLease(on))
 				require.NoError(t, err)
 			}
 			topic, leave, err := startHub(t, client.Client).look("a")
@@ -247,12 +257,12 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 			}
 			synctest.Wait()
 			require.Equal(t, contenders == 2, shown().Holders[0].TTL != nil, "the page does not wait for the next look at the leases")
-			time.Sleep(time.Minute + time.Second)
+			time.Sleep(time.Minute + time.Second/2)
 			require.Empty(t, shown().Error)
 			require.Greater(t, shown().AsOf, time.Now().Add(-2*tendEvery).UnixMilli())
 
 			client.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
-			srv.Delete(key(0))
+			time.Sleep(time.Second / 2)
 			changed := time.Now().UnixMilli()
 			time.Sleep(tendEvery * 3 / 4) // one look; soon the watch moves to another stream
 			require.Contains(t, shown().Error, "the queue has changed since")
@@ -263,6 +273,7 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 			require.Greater(t, shown().AsOf, changed)
 			require.Equal(t, contenders-1, shown().Holding+shown().Waiting)
 			require.False(t, slices.ContainsFunc(shown().Log, func(s spell) bool { return s.Gap }))
+			require.Equal(t, contenders == 2, shown().Log[0].How == "lease expired", "of a long queue no lease was read")
 		})
 	}
 }
@@ -350,6 +361,19 @@ func TestTrail_reads(t *testing.T) {
 			require.Empty(t, l.of("b", map[int64]bool{8: true}).Rows)
 		})
 	}
+	t.Run("many", func(t *testing.T) {
+		var text []byte
+		for n := range mostShown + 1 {
+			row := fmt.Sprintf(`"key":"a","token":%d,"granted_at":"2026-11-23 17:07:33"`, n+1)
+			text = fmt.Appendf(text, `{%s} {%s,"refused_at":"2026-11-23 17:07:33","highest":%d}`, row, row, n+2)
+		}
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+		l, err := newTrail(file)
+		require.NoError(t, err)
+		shown := l.of("a", nil).Rows
+		require.Len(t, shown, 2*mostShown)
+		require.Equal(t, []string{"201", "2"}, []string{shown[0].Token, shown[len(shown)-1].Token}, "the oldest are left out")
+	})
 	t.Run("too long", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
 		require.NoError(t, os.Truncate(file, mostTrail+1))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -68,6 +69,7 @@ type spell struct {
 
 	rev   int64
 	lease clientv3.LeaseID
+	last  reading // of the lease while the hold lasted
 }
 
 func newTopic(h *hub, name string) *topic {
@@ -111,7 +113,7 @@ func (t *topic) see(ctx context.Context, q lease.Queue) {
 		standing[this] = true
 		s := t.open[this]
 		if s == nil {
-			s = t.add(&spell{Token: tokenText(c), Class: c.Class, rev: c.Revision, lease: c.Lease})
+			s = t.add(&spell{Token: tokenText(c), Class: c.Class, rev: c.Revision, lease: c.Lease, last: t.leases[c.Lease]})
 			if t.seen > 0 {
 				s.Begin = now.UnixMilli()
 			}
@@ -124,7 +126,7 @@ func (t *topic) see(ctx context.Context, q lease.Queue) {
 			delete(t.open, this)
 			s.End = now.UnixMilli()
 			if slices.Contains(t.log, s) {
-				go t.settle(ctx, s, t.leases[s.lease])
+				go t.settle(ctx, s)
 			}
 		}
 	}
@@ -224,12 +226,13 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 	t.leases = make(map[clientv3.LeaseID]reading)
 	for _, list := range [...][]lease.Contender{q.Holders, q.Waiters} {
 		for _, c := range list {
-			if before, ok := was[c.Lease]; ok && c.TTL <= 0 { // gone since the keys were read; settle needs the last reading
-				t.leases[c.Lease] = before
-				continue
+			if c.TTL > 0 { // else it is gone since the keys were read
+				t.leases[c.Lease] = reading{c.TTL, max(c.TTL, was[c.Lease].most), time.Now()}
 			}
-			t.leases[c.Lease] = reading{c.TTL, max(c.TTL, was[c.Lease].most), time.Now()}
 		}
+	}
+	for _, s := range t.open { // the watch may show later than this look that a hold has ended
+		s.last = cmp.Or(t.leases[s.lease], s.last)
 	}
 	return known, len(q.Holders) + len(q.Waiters)
 }
@@ -258,7 +261,7 @@ func (t *topic) stands(ctx context.Context, q lease.Queue) (all bool, err error)
 // settle finds out how a hold has ended. If the lease lives on, the holder has released the lock, or somebody has
 // deleted the key. If the lease is gone, etcd does not tell whether the holder had released the lock before; the last
 // reading only tells whether the lease can have expired.
-func (t *topic) settle(ctx context.Context, s *spell, last reading) {
+func (t *topic) settle(ctx context.Context, s *spell) {
 	ctx, cancel := t.hub.bounded(ctx)
 	defer cancel()
 	resp, err := t.hub.client.TimeToLive(ctx, s.lease)
@@ -266,7 +269,7 @@ func (t *topic) settle(ctx context.Context, s *spell, last reading) {
 	defer t.mu.Unlock()
 	t.news.tell()
 	s.How = "ended"
-	switch ended := time.UnixMilli(s.End); {
+	switch ended, last := time.UnixMilli(s.End), s.last; {
 	case err != nil || resp.TTL < 0 && last.at.IsZero():
 	case resp.TTL >= 0:
 		s.How = "released"
