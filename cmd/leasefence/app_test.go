@@ -18,11 +18,13 @@ import (
 // leasefence ends soon after a signal although etcd hangs.
 func TestSession_closesSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newApp(), leasetest.New(t).Session(t, lease.Options{})
+		a, client := newApp(), leasetest.New(t).Client(t)
 		a.stderr = io.Discard
-		s.Partition()
+		s, err := lease.NewSession(t.Context(), client.Client, lease.Options{})
+		require.NoError(t, err)
+		client.Partition()
 		began := time.Now()
-		(&session{app: a, Session: s.Session}).close()
+		(&session{app: a, Session: s}).close()
 		require.Equal(t, cleanUp, time.Since(began))
 	})
 }
