@@ -1,12 +1,9 @@
 package etcdfence_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +19,7 @@ func TestMarks_interleaved(t *testing.T) {
 	other := &fence.OtherLockError{Resource: "r", Token: 41, Lock: "accounts", Follows: "report"}
 	otherReader := &fence.OtherLockError{Resource: "r", Token: 41, Read: true, Lock: "accounts", Follows: "report"}
 	newer := &fence.StaleError{Resource: "r", Token: 41, Highest: 54}
+	newerReader := &fence.StaleError{Resource: "r", Token: 41, Highest: 54, ByReader: true}
 	for name, tt := range map[string]struct {
 		verb            string
 		lock            string // of the token; "" for none, "lax" for none where that is allowed
@@ -44,6 +42,9 @@ func TestMarks_interleaved(t *testing.T) {
 			"ClaimRead", "", 1, "7 0", "54 0", "", 2, &fence.StaleError{Resource: "r", Token: 41, Highest: 54, Read: true},
 		},
 
+		"steady, a newer writer":        {"Put", "accounts", 1, "41 0 accounts", "54 0 accounts", "", 1, newer},
+		"steady, a newer reader":        {"Put", "accounts", 1, "41 0 accounts", "41 54 accounts", "", 1, newerReader},
+		"lower, a newer reader":         {"Put", "accounts", 2, "7 0 accounts", "7 54 accounts", "", 2, newerReader},
 		"steady, moved to another lock": {"Put", "accounts", 1, "41 0 accounts", "41 0 report", "", 1, other},
 		"steady, the name was lost":     {"Put", "accounts", 1, "41 0 accounts", "41 0", "41 0 accounts", 2, nil},
 		"absent, another lock":          {"Put", "accounts", 2, "", "7 0 report", "", 2, other},
@@ -97,55 +98,6 @@ func TestMarks_interleaved(t *testing.T) {
 				require.Len(t, c.Calls(fakeetcd.Any), sent+tt.requests)
 				require.Equal(t, after, contents(srv, "")["fence/r"])
 				require.Equal(t, after != tt.between, srv.Keys("fence/r")[0].ModRevision > rev, "not written for nothing")
-			})
-		})
-	}
-}
-
-// A late request is refused and lowers nothing: a write of a tenure that has claimed, a write that raises the mark, a
-// claim to read, and a move.
-func TestMarks_late(t *testing.T) {
-	type call struct {
-		verb, lock string
-		token      fence.Token
-	}
-	do := func(ctx context.Context, m *etcdfence.Marks, c call) error {
-		v := verbs(m)[c.verb]
-		return v.Call(v.Context(ctx, c.token, c.lock), "r")
-	}
-	for _, tt := range []struct {
-		before fence.Token // claimed for the lock accounts
-		late   call
-		at     int // the transaction of late that is delayed
-		comes  call
-		after  string
-	}{
-		{41, call{"Put", "accounts", 41}, 1, call{"Claim", "accounts", 54}, "54 0 accounts"},
-		{41, call{"Put", "accounts", 41}, 1, call{"ClaimRead", "accounts", 54}, "41 54 accounts"},
-		{7, call{"Put", "accounts", 41}, 2, call{"ClaimRead", "accounts", 54}, "7 54 accounts"},
-		{41, call{"Put", "accounts", 41}, 1, call{"Move", "ledger", 41}, "41 0 ledger"},
-		{7, call{"Put", "accounts", 41}, 2, call{"Move", "ledger", 41}, "41 0 ledger"},
-		{7, call{"ClaimRead", "accounts", 50}, 1, call{"Claim", "accounts", 54}, "54 0 accounts"},
-		{7, call{"Move", "ledger", 60}, 2, call{"Claim", "accounts", 54}, "54 0 accounts"},
-	} {
-		t.Run(fmt.Sprint(tt.late, tt.comes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				srv, c := start(t)
-				paused, m := srv.NewClient(t.Context()), newMarks(t, c)
-				require.NoError(t, do(t.Context(), m, call{"Claim", "accounts", tt.before}))
-				hold, sent := make(chan struct{}), 0
-				paused.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold, Late: true, Match: func(fakeetcd.Call) bool {
-					sent++
-					return sent == tt.at
-				}})
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				require.ErrorIs(t, do(ctx, newMarks(t, paused), tt.late), context.DeadlineExceeded)
-				require.NoError(t, do(t.Context(), m, tt.comes))
-				close(hold)
-				synctest.Wait()
-				require.NotZero(t, paused.Calls(fakeetcd.Txn)[tt.at-1].Acted)
-				require.Equal(t, map[string]string{"fence/r": tt.after}, contents(srv, ""))
 			})
 		})
 	}
