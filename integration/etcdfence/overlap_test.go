@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,24 +16,19 @@ import (
 	"github.com/leasefence/leasefence/fence/etcdfence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
-	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/internal/fencetest"
-	"github.com/leasefence/leasefence/lease"
 )
 
 // errOvertaken reports that the range that a write depends on has changed since it was read.
 var errOvertaken = errors.New("overtaken")
 
-// verb is one of a store, for the token in the context.
-type verb func(ctx context.Context, resource string) error
-
-// appends returns the forms to write through the KV that kvOf returns for the context's token.
-func appends(t *testing.T, kvOf func(context.Context, string) (*etcdfence.KV, error), claim verb) []fencetest.Form {
+// appends returns the forms to write.
+func appends(t *testing.T, marks *etcdfence.Marks) []fencetest.Form {
 	t.Helper()
 	forms := []fencetest.Form{{Name: "Put"}, {Name: "Txn", Alone: "one step"}, {Name: "Get, Txn", Alone: "one step"}}
 	for i, form := range forms {
 		forms[i].Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-			kv, err := kvOf(ctx, resource)
+			kv, err := marks.KV(resource)
 			if err != nil {
 				return err
 			}
@@ -50,7 +44,7 @@ func appends(t *testing.T, kvOf func(context.Context, string) (*etcdfence.KV, er
 				}
 				return err
 			}
-			if err := claim(ctx, resource); err != nil {
+			if err := marks.Claim(ctx, resource); err != nil {
 				return err
 			}
 			read, err := kv.Do(ctx, get)
@@ -84,38 +78,6 @@ func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
 	return all
 }
 
-// overlap runs the random test with holders that claim with claim and write through the KV that kvOf returns.
-func overlap(
-	t *testing.T, client *clientv3.Client, locks bool,
-	kvOf func(ctx context.Context, resource string) (*etcdfence.KV, error), claim verb,
-) {
-	t.Helper()
-	fencetest.Random(t, fencetest.Store{
-		Forms:  appends(t, kvOf, claim),
-		Claims: []func(context.Context, string) error{claim},
-		Locks:  locks,
-		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
-			err := claim(ctx, resource)
-			for lost(err) && ctx.Err() == nil {
-				err = claim(ctx, resource)
-			}
-			if err != nil {
-				return nil, err
-			}
-			resp, err := client.Get(ctx, "data/"+resource+"/", clientv3.WithPrefix(),
-				clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend))
-			if err != nil {
-				return nil, err
-			}
-			return entries(t, resp), nil
-		},
-		Ordered: true,
-		Again: func(err error) bool {
-			return errors.Is(err, errOvertaken) || lost(err)
-		},
-	})
-}
-
 // lost reports whether a message of a disturbed client was lost.
 func lost(err error) bool { return err != nil && strings.Contains(err.Error(), "faults: ") }
 
@@ -138,77 +100,28 @@ func TestMarks_random(t *testing.T) {
 	client, late := srv.Client(t), disturbed(t, srv)
 	marks, err := etcdfence.NewMarks(late, etcdfence.Options{})
 	require.NoError(t, err)
-	overlap(t, client, true, func(_ context.Context, resource string) (*etcdfence.KV, error) {
-		return marks.KV(resource)
-	}, marks.Claim)
-}
-
-// The same with locks: each is handed on while its older holder continues to write. The writes of each holder depend on
-// its own lock's key.
-func TestNewKV_random(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	client := srv.Client(t)
-	h := &heldTurns{late: disturbed(t, srv), turns: map[string]*heldTurn{}}
-	h.session = rig.NewSession(t, client, lease.Options{})
-	overlap(t, client, false, h.kv, func(ctx context.Context, resource string) error {
-		kv, err := h.kv(ctx, resource)
-		if err != nil {
-			return err
-		}
-		return kv.Check(ctx)
+	fencetest.Random(t, fencetest.Store{
+		Forms:  appends(t, marks),
+		Claims: []func(context.Context, string) error{marks.Claim},
+		Locks:  true,
+		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
+			err := marks.Claim(ctx, resource)
+			for lost(err) && ctx.Err() == nil {
+				err = marks.Claim(ctx, resource)
+			}
+			if err != nil {
+				return nil, err
+			}
+			resp, err := client.Get(ctx, "data/"+resource+"/", clientv3.WithPrefix(),
+				clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend))
+			if err != nil {
+				return nil, err
+			}
+			return entries(t, resp), nil
+		},
+		Ordered: true,
+		Again:   func(err error) bool { return errors.Is(err, errOvertaken) || lost(err) },
 	})
-}
-
-// heldTurns hands locks on, in the order of the test's tokens.
-type heldTurns struct {
-	session *lease.Session
-	late    *clientv3.Client // sends the writes
-
-	mu    sync.Mutex // guards turns
-	turns map[string]*heldTurn
-}
-
-type heldTurn struct {
-	mu     sync.Mutex // guards the fields below
-	lock   *lease.Lock
-	newest fence.Token
-	kvs    map[fence.Token]*etcdfence.KV
-}
-
-// kv returns the KV of the holder with the context's token. The holder first gets the lock, unless a newer holder has
-// had it.
-func (h *heldTurns) kv(ctx context.Context, resource string) (*etcdfence.KV, error) {
-	token, _ := fence.FromContext(ctx)
-	h.mu.Lock()
-	turn := h.turns[resource]
-	if turn == nil {
-		turn = &heldTurn{kvs: map[fence.Token]*etcdfence.KV{}}
-		h.turns[resource] = turn
-	}
-	h.mu.Unlock()
-
-	turn.mu.Lock()
-	defer turn.mu.Unlock()
-	if kv := turn.kvs[token]; kv != nil {
-		return kv, nil
-	}
-	if token < turn.newest { // this holder comes too late for the lock
-		return nil, &fence.StaleError{Resource: resource, Token: token, Highest: turn.newest}
-	}
-	ctx = context.WithoutCancel(ctx) // hand over completely or not at all
-	if turn.lock != nil {
-		if err := turn.lock.Unlock(ctx); err != nil {
-			return nil, err
-		}
-	}
-	l, err := h.session.Lock(ctx, strings.ReplaceAll(resource, " ", "-"))
-	if err != nil {
-		return nil, err
-	}
-	kv, err := etcdfence.NewKV(h.late, l)
-	turn.lock, turn.newest, turn.kvs[token] = l, token, kv
-	return kv, err
 }
 
 // Put stands in for a Check that raises the mark, since that of Marks raises none.
