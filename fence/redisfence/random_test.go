@@ -23,7 +23,7 @@ import (
 // Holders of one lock overlap in all verbs, over connections that deliver late. Their calls are cancelled at random.
 func TestMarks_random(t *testing.T) {
 	c := newClient(t)
-	s := fencetest.Store{Locks: true, Again: func(error) bool { return false }}
+	s := fencetest.Store{Again: func(error) bool { return false }}
 	use := func(ctx context.Context, verb func(context.Context, *redisfence.Marks) error) error {
 		late := lateClient(ctx, c)
 		f, err := redisfence.New(late, redisfence.Options{})

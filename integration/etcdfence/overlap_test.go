@@ -103,7 +103,6 @@ func TestMarks_random(t *testing.T) {
 	fencetest.Random(t, fencetest.Store{
 		Forms:  appends(t, marks),
 		Claims: []func(context.Context, string) error{marks.Claim},
-		Locks:  true,
 		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
 			err := marks.Claim(ctx, resource)
 			for lost(err) && ctx.Err() == nil {

@@ -29,7 +29,7 @@ func TestMarks_random(t *testing.T) {
 	}
 	for _, one := range each {
 		t.Run(string(one.kind), func(t *testing.T) {
-			s := fencetest.Store{Locks: true, Again: again}
+			s := fencetest.Store{Again: again}
 			first := newRig(t, one)
 			first.db.SetMaxIdleConns(24)
 			first.must(t, "CREATE TABLE entries (resource VARCHAR(64), id BIGINT, token BIGINT, PRIMARY KEY (resource, id))")

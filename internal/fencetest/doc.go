@@ -17,6 +17,4 @@
 //     given up before it began.
 //   - A reader that has read and then checked has read every entry of older tokens that is there at the end, and no
 //     entry of newer ones.
-//   - The holder of another lock, whose token is higher, is refused by every verb, and its calls cause no refusal of
-//     others.
 package fencetest

@@ -20,9 +20,6 @@ func (s Store) judge(all []*write, entries []Entry) error {
 		if s.Ordered && i > 0 && entries[i-1].Token > e.Token {
 			return fmt.Errorf("entry %d of token %d comes after one of token %d", e.ID, e.Token, entries[i-1].Token)
 		}
-		if e.Token == foreign {
-			return fmt.Errorf("entry %d is of another lock", e.ID)
-		}
 		there[e] = true
 	}
 	for _, w := range all {
@@ -30,7 +27,7 @@ func (s Store) judge(all []*write, entries []Entry) error {
 		switch {
 		case refused && stale.Highest != 0 && stale.Highest <= stale.Token:
 			return fmt.Errorf("entry %d was refused, though its token %d is not below %d", w.ID, stale.Token, stale.Highest)
-		case refused && (stale.Read != w.reads || stale.Highest == foreign):
+		case refused && stale.Read != w.reads:
 			return fmt.Errorf("entry %d of token %d was refused: %w", w.ID, w.Token, w.err)
 		case w.reads && (w.err != nil || w.saw == nil):
 			continue

@@ -1,7 +1,6 @@
 package fencetest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,9 +21,7 @@ const (
 	longest   = 3 * time.Millisecond
 	patience  = time.Minute // bounds a round, which is far shorter
 
-	// last is newer than every holder's token, and foreign is the token of another lock's holder.
-	last    = fence.Token(1000)
-	foreign = fence.Token(5000)
+	last = fence.Token(1000) // newer than every holder's token
 )
 
 // readers are the tokens of readers, which lie between those of writers.
@@ -60,9 +57,6 @@ type Store struct {
 	// Reads and ClaimRead are for readers; none if empty. A read calls saw with what it has read, and then checks.
 	Reads     []Form
 	ClaimRead func(ctx context.Context, resource string) error
-
-	// Locks adds the name of the lock to tokens. Then the holder of another lock calls every verb too.
-	Locks bool
 
 	// Entries returns the entries of a resource, once nothing older than the token of ctx can be written.
 	Entries func(ctx context.Context, resource string) ([]Entry, error)
@@ -175,9 +169,6 @@ func (s Store) round(ctx context.Context, resource string, throw func(id int) di
 	var mu sync.Mutex // guards all and fault
 	var all []*write
 	var fault error
-	if err := s.begin(ctx, resource); err != nil {
-		return nil, err
-	}
 	act := func(order, id int, token fence.Token, reads bool) {
 		running.Go(func() {
 			throw(id).pause(order) // newer holders mostly start later
@@ -203,19 +194,11 @@ func (s Store) round(ctx context.Context, resource string, throw func(id int) di
 			act(i+1, 500+100*i, token, true)
 		}
 	}
-	if s.Locks {
-		running.Go(func() {
-			err := s.intrude(ctx, resource, throw(900))
-			mu.Lock()
-			fault = errors.Join(fault, err)
-			mu.Unlock()
-		})
-	}
 	running.Wait()
 	if fault != nil {
 		return all, fault
 	}
-	entries, err := s.Entries(s.context(ctx, last, false, "accounts"), resource)
+	entries, err := s.Entries(Verb{}.Context(ctx, last, "accounts"), resource)
 	if err != nil {
 		return all, fmt.Errorf("%s: at the end: %w", resource, err)
 	}
@@ -225,59 +208,9 @@ func (s Store) round(ctx context.Context, resource string, throw func(id int) di
 	return all, nil
 }
 
-// context returns the context of a holder.
-func (s Store) context(ctx context.Context, token fence.Token, reads bool, lock string) context.Context {
-	v := Verb{Reads: reads}
-	if !s.Locks {
-		return v.Context(ctx, token)
-	}
-	return v.Context(ctx, token, lock)
-}
-
-// begin makes the resource follow its lock.
-func (s Store) begin(ctx context.Context, resource string) error {
-	if !s.Locks {
-		return nil
-	}
-	err := s.Claims[0](s.context(ctx, 1, false, "accounts"), resource)
-	for err != nil && s.Again(err) && ctx.Err() == nil {
-		err = s.Claims[0](s.context(ctx, 1, false, "accounts"), resource)
-	}
-	return err
-}
-
-// intrude calls every verb as the holder of another lock, whose token is higher than all others.
-func (s Store) intrude(ctx context.Context, resource string, d dice) error {
-	writer, reader := s.context(ctx, foreign, false, "report"), s.context(ctx, foreign, true, "report")
-	refused := func(name string, err error) error {
-		if errors.Is(err, fence.ErrOtherLock) || err != nil && !errors.Is(err, fence.ErrStale) && s.Again(err) {
-			return nil
-		}
-		return fmt.Errorf("%s: %s of another lock: %w", resource, name, cmp.Or(err, errLetIn))
-	}
-	nothing := func([]Entry) {}
-	var fault error
-	for i, form := range s.Forms {
-		d.pause(1)
-		fault = errors.Join(fault, refused(form.Name, form.Write(writer, resource, Entry{int64(900 + i), foreign}, nothing)))
-	}
-	for _, claim := range s.Claims {
-		fault = errors.Join(fault, refused("a claim", claim(writer, resource)))
-	}
-	for _, read := range s.Reads {
-		fault = errors.Join(fault, refused(read.Name, read.Write(reader, resource, Entry{}, nothing)))
-	}
-	if s.ClaimRead != nil {
-		fault = errors.Join(fault, refused("a claim to read", s.ClaimRead(reader, resource)))
-	}
-	return fault
-}
-
-var errLetIn = errors.New("accepted")
-
 // call makes a claim, a write or a read. It cancels about every third call early.
 func (s Store) call(ctx context.Context, resource string, w *write) error {
-	ctx = s.context(ctx, w.Token, w.reads, "accounts")
+	ctx = Verb{Reads: w.reads}.Context(ctx, w.Token, "accounts")
 	whole := ctx
 	if w.dice.IntN(3) == 0 {
 		// Not a deadline: a dialler may give up a moment before the context reports it.

@@ -101,7 +101,7 @@ func TestBucket_random(t *testing.T) {
 	}
 	any4 := func() *s3fence.Bucket { return lossy[rand.IntN(len(lossy))] }
 	fencetest.Random(t, fencetest.Store{
-		Locks: true, Ordered: true, Unknown: s3fence.ErrUnknown,
+		Ordered: true, Unknown: s3fence.ErrUnknown,
 		Forms: []fencetest.Form{{
 			Name: "Update", Alone: "one step", Settles: true,
 			Write: func(ctx context.Context, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
