@@ -2,13 +2,19 @@ package election_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/election"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -151,4 +157,53 @@ func TestCampaign_entersAgain_asTheLeaderGoes(t *testing.T) {
 			requireReigns(t, srv, "a", "c", "b")
 		})
 	}
+}
+
+// stalled calls then when a transaction has been answered, before the caller gets the answer.
+type stalled struct {
+	pb.KVClient
+
+	then func()
+}
+
+func (k stalled) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	resp, err := k.KVClient.Txn(ctx, r, opts...)
+	k.then()
+	return resp, err
+}
+
+// A candidate whose key is deleted at the moment in which its turn comes does not lead, but enters again.
+func TestCampaign_entersAgain_asItsTurnComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader, p := newPair(t)
+		first := leader.leads(t, election.Options{Value: "a"})
+		c := p.waits(t, election.Options{Value: "b"})
+		require.NoError(t, first.Proclaim(t.Context(), "a")) // so b reads its key when its turn comes
+		p.c.KV = clientv3.NewKVFromKVClient(stalled{p.c.KV.(etcd.Direct).Direct(), sync.OnceFunc(func() {
+			p.srv.Delete(key(p.srv, "b"))
+			time.Sleep(time.Nanosecond) // until the watch has shown that
+		})}, p.c.Client)
+		require.NoError(t, first.Resign(t.Context()))
+		l := c.wins(t)
+		require.Len(t, p.srv.Keys(l.Key()), 1)
+		require.NoError(t, l.Resign(t.Context()))
+	})
+}
+
+// A late request for a place that was deleted leaves no key behind, which would lead without a candidate.
+func TestCampaign_entersAgain_beforeALateRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader, p := newPair(t)
+		first := leader.leads(t, election.Options{Value: "a"})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, OnAnswer: func() { // which says that the queue is not empty
+			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Before: attempt + 2*time.Second, Late: true})
+		}})
+		c := p.waits(t, election.Options{Value: "b"})
+		time.Sleep(attempt)
+		require.True(t, p.srv.Delete(key(p.srv, "b")))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"a", "b"}, values(p.srv))
+		require.Equal(t, 3, p.srv.Watchers(), "both watch their own keys, and b the leader's key")
+		requireOrder(t, first, c)
+	})
 }

@@ -119,6 +119,13 @@ var electionMutants = []mutant{
 		by:   killer{inElection, "TestCampaign_entersAgain", `b.requireWaiting(t)`},
 	},
 	{
+		name: "a candidate whose key is deleted as its turn comes leads",
+		file: "lease/candidate.go",
+		old:  "if err == nil && !state.CompareAndSwap(waits, leads) {",
+		new:  "if state.CompareAndSwap(waits, leads); false {",
+		by:   killer{inElection, "TestCampaign_entersAgain_asItsTurnComes", `require.Len(t, p.srv.Keys(l.Key()), 1)`},
+	},
+	{
 		name: "a new leader does not look for candidates of a higher priority",
 		file: "election/candidate.go",
 		old:  "c.waited = true\n",
