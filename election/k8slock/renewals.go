@@ -76,5 +76,4 @@ func (r *renewals) end() {
 	for _, k := range r.idle {
 		k.Close()
 	}
-	r.idle = nil
 }
