@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// fakeServer is a driver whose marks always equal the token. The test chooses the results of connecting and of COMMIT.
+// fakeServer is a driver whose marks always equal the token, those of writers and of readers. The test chooses the results of connecting and of COMMIT.
 type fakeServer struct {
 	token           int64
 	connect         func() error
@@ -69,7 +69,7 @@ func (c *fakeConn) QueryContext(_ context.Context, query string, _ []driver.Name
 	if c.s.query != nil {
 		return nil, c.s.query()
 	}
-	values := []driver.Value{c.s.token, int64(0), "", int64(0), int64(0), "", false}
+	values := []driver.Value{c.s.token, c.s.token, "", int64(0), int64(0), "", false}
 	switch {
 	case strings.Contains(query, "txid_current"):
 		values = values[:1]

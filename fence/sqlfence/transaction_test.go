@@ -46,3 +46,12 @@ func TestMarks_sendsNothingOutsideOfATransaction(t *testing.T) {
 		}
 	}
 }
+
+// The claim of a path that has been claimed reads each node once and writes nothing.
+func TestMarks_ClaimPath_again(t *testing.T) {
+	server := &fakeServer{token: 7}
+	db := sql.OpenDB(server)
+	defer db.Close() //nolint:errcheck // A fake.
+	require.NoError(t, newFence(t, sqlfence.Options{}).ClaimPath(fence.NewContext(t.Context(), 7), db, "a/b/c"))
+	require.Equal(t, 3, server.begins)
+}

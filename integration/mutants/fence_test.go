@@ -435,8 +435,8 @@ var fenceMutants = []mutant{
 	{
 		name: "sqlfence: a path's claim does not reach the nodes above",
 		file: "fence/internal/sqlmark/path.go",
-		old:  "for _, n := range slices.Backward(nodes) {\n\t\tif err := e.claim",
-		new:  "for _, n := range nodes[:1] {\n\t\tif err := e.claim",
+		old:  "for _, n := range lacking {",
+		new:  "for _, n := range nodes[:1] {",
 		by: killer{
 			onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
 			`require.NoError(t, err, "what was claimed")`,

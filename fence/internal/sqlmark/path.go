@@ -48,7 +48,7 @@ func above(lock string) string {
 // ClaimPath claims one node after the other from the root, each in separate transactions. It never has locks on two
 // nodes at the same time, so claims do not deadlock, and a claim that waits at a node delays nobody at the nodes above.
 // It first looks at all nodes: a token that one of them refuses must not make a node above, which follows no lock yet,
-// follow the token's.
+// follow the token's. The nodes that have the token already need no claim.
 func (e *Engine[D, T]) ClaimPath(ctx context.Context, db D, path string) error {
 	nodes, err := e.nodes(ctx, path)
 	if err != nil {
@@ -61,12 +61,17 @@ func (e *Engine[D, T]) ClaimPath(ctx context.Context, db D, path string) error {
 }
 
 func (e *Engine[D, T]) claimPath(ctx context.Context, db D, nodes []node) error {
+	var lacking []node
 	for _, n := range slices.Backward(nodes) {
-		if err := e.look(ctx, db, n); err != nil {
+		has, err := e.look(ctx, db, n)
+		if err != nil {
 			return err
 		}
+		if !has {
+			lacking = append(lacking, n)
+		}
 	}
-	for _, n := range slices.Backward(nodes) {
+	for _, n := range lacking {
 		if err := e.claim(ctx, db, n.resource, n.Claimant); err != nil {
 			return err
 		}
@@ -74,9 +79,9 @@ func (e *Engine[D, T]) claimPath(ctx context.Context, db D, nodes []node) error 
 	return nil
 }
 
-// look returns an error if the marks of a node refuse the claimant.
-func (e *Engine[D, T]) look(ctx context.Context, db D, n node) error {
-	return e.retry(ctx, func() error {
+// look reports whether the marks of a node have the claimant, and returns an error if they refuse it.
+func (e *Engine[D, T]) look(ctx context.Context, db D, n node) (has bool, err error) {
+	err = e.retry(ctx, func() error {
 		var seen markState
 		err := e.within(ctx, db, func(tx Conn) (err error) {
 			seen, err = e.store.base().see(ctx, tx, e.store.base().peek, n.resource)
@@ -85,8 +90,10 @@ func (e *Engine[D, T]) look(ctx context.Context, db D, n node) error {
 		if err != nil {
 			return e.explain("claim path", n.resource, err)
 		}
+		has = seen.has(n.Claimant)
 		return e.refused("claim path", n.resource, seen.withAnnounced(n.Claimant).Refuse(n.resource, n.Claimant), e.record(ctx, db))
 	})
+	return has, err
 }
 
 // CheckPath is the guard of the caller's own transaction. It raises no mark, so it never upgrades a lock, which could
