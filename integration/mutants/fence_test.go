@@ -416,6 +416,16 @@ var fenceMutants = []mutant{
 		},
 	},
 	{
+		name: "sqlfence: a check is not refused by a newer claim that comes between its statements",
+		file: "fence/internal/sqlmark/verbs.go",
+		old:  "e.raise(ctx, tx, n.resource, n.Claimant, seen); refused != nil {",
+		new:  "e.raise(ctx, tx, n.resource, n.Claimant, seen); false {",
+		by: killer{
+			onSQLite, "TestMarks_checksOvertaken/PostgreSQL,_Read_Committed",
+			`requireRefused(t, x.increment(as(t, older), how, nowhere), how, reads)`,
+		},
+	},
+	{
 		name: "sqlfence: the lock's name is forgotten when the mark is raised without one",
 		file: "fence/internal/sqlmark/marks.go",
 		old:  "if m.Lock == \"\" || c.Moves {",

@@ -231,9 +231,29 @@ func TestMarks_History_underContention(t *testing.T) {
 
 func TestMarks_missingLog(t *testing.T) {
 	at(t, []place{sqlite, pgxPlace}, func(t *testing.T, r *rig) {
-		err := r.with(t, sqlfence.Options{Log: "nowhere"}).claim(as(t, older), resource)
-		require.ErrorIs(t, err, sqlfence.ErrNoTable)
-		require.ErrorContains(t, err, `"nowhere_refused"`)
+		nowhere := r.with(t, sqlfence.Options{Log: "nowhere"})
+		_, _, err := nowhere.history(t.Context(), sqlfence.Query{})
+		for _, err := range []error{err, nowhere.claim(as(t, older), resource)} {
+			require.ErrorIs(t, err, sqlfence.ErrNoTable)
+			require.ErrorContains(t, err, `"nowhere_refused"`)
+		}
 		require.NoError(t, r.claim(as(t, 1), resource), "the mark was not raised without its row")
 	})
+}
+
+func TestMarks_History_ofDamagedRows(t *testing.T) {
+	r := newRig(t, sqlite)
+	audited(t, r)
+	require.NoError(t, r.claim(as(t, newer), resource))
+	require.ErrorIs(t, r.claim(as(t, older), resource), fence.ErrStale)
+	for _, c := range []struct{ damage, want string }{
+		{"_refused SET highest = 'never'", "highest"},
+		{"_refused SET highest = 20, refused_at = 'never refused'", "never refused"},
+		{" SET ttl_ms = 'never'", "ttl_ms"},
+		{" SET ttl_ms = 0, granted_at = 'never granted'", "never granted"},
+	} {
+		r.must(t, "UPDATE fencing_token_log"+c.damage)
+		_, _, err := r.history(t.Context(), sqlfence.Query{})
+		require.ErrorContains(t, err, c.want)
+	}
 }

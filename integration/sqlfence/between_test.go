@@ -3,56 +3,30 @@ package sqlfence_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
-
-// interrupted opens connections that call then before their second transaction. It hides the driver that it wraps, so
-// that a fence accepts it for any dialect.
-type interrupted struct {
-	wrapped driver.Driver
-	dsn     string
-	then    func()
-}
-
-func (d *interrupted) Driver() driver.Driver            { return d }
-func (d *interrupted) Open(string) (driver.Conn, error) { return d.Connect(context.Background()) }
-
-func (d *interrupted) Connect(context.Context) (driver.Conn, error) {
-	conn, err := d.wrapped.Open(d.dsn)
-	return &interruptedConn{Conn: conn, then: d.then}, err
-}
-
-type interruptedConn struct {
-	driver.Conn
-	begins int
-	then   func()
-}
-
-func (c *interruptedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
-	if c.begins++; c.begins == 2 {
-		c.then()
-	}
-	return c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
-}
 
 // overtaken claims on a pool of its own, and calls then between the claim's look at the marks and its raise.
 func overtaken(t *testing.T, r *rig, log string, claim func(*adapter) error, then func()) error {
 	t.Helper()
-	db := sql.OpenDB(&interrupted{wrapped: r.db.Driver(), dsn: r.store.DSN, then: then})
-	db.SetMaxOpenConns(1)
-	f, err := newSQL(db, r.dialect(), sqlfence.Options{Log: log})
-	require.NoError(t, err)
-	err = claim(f)
-	require.NoError(t, db.Close())
-	return err
+	begins := 0
+	return claim(r.hooked(t, sqlfence.Options{Log: log}, func(request string) error {
+		if request == "begin" {
+			if begins++; begins == 2 {
+				then()
+			}
+		}
+		return nil
+	}).adapter)
 }
 
 // Between a claim's look at the marks and its raise, another claim comes and refuses it: a writer's or a reader's with
@@ -108,6 +82,38 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 					require.NoError(t, r.checked(readerOf(t, "accounts", older), nowhere, func(conn) error { return nil }))
 					require.NoError(t, r.claim(of(t, "accounts", older+1), resource))
 					require.NoError(t, r.claimRead(readerOf(t, "accounts", older+2), resource))
+				}
+			}
+		}
+	})
+}
+
+// A newer writer or reader comes between two statements of the first check of a resource. There is no mark yet, so the
+// check has no lock until it inserts one.
+func TestMarks_checksOvertaken(t *testing.T) {
+	at(t, []place{readCommitted, pgxPlace, {kind: storetest.MariaDB, level: sql.LevelReadCommitted}}, func(t *testing.T, r *rig) {
+		for _, how := range []form{check, checkShared, checkRead} {
+			for _, reads := range []bool{false, true} {
+				if how == checkRead && reads {
+					continue // readers do not refuse each other
+				}
+				inserts := false
+				for n := 2; !inserts; n++ { // after the begin
+					r.reset(t)
+					requests := 0
+					x := r.hooked(t, sqlfence.Options{}, func(request string) error {
+						if requests++; requests == n {
+							inserts = strings.HasPrefix(request, "INSERT")
+							_, err := r.arrive(t, newer, arrival{how: map[bool]form{false: do, true: checkRead}[reads], claims: true})
+							require.NoError(t, err)
+						}
+						return nil
+					})
+					if how == checkRead {
+						requireReaderRefused(t, x.increment(asReader(t, older), how, nowhere))
+					} else {
+						requireRefused(t, x.increment(as(t, older), how, nowhere), how, reads)
+					}
 				}
 			}
 		}

@@ -11,18 +11,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
-// dial returns a function that dials connections whose Write is replaced.
-func dial(write func(c *wire, b []byte) (int, error)) pgconn.DialFunc {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return &wire{Conn: c, write: write, ended: make(chan struct{})}, err
+// dial makes pgx dial connections whose Write is replaced.
+func dial(write func(c *wire, b []byte) (int, error)) func(*pgx.ConnConfig) {
+	return func(config *pgx.ConnConfig) {
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &wire{Conn: c, write: write, ended: make(chan struct{})}, err
+		}
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -154,7 +153,7 @@ func newRigOn(t *testing.T, p place, store *storetest.Store) *rig {
 	t.Helper()
 	r := &rig{place: p, store: store, db: store.DB(t)}
 	if p.pgx {
-		r.pool = r.open(t, nil)
+		r.pool = r.open(t, func(*pgx.ConnConfig) {})
 	}
 	r.adapter = r.with(t, sqlfence.Options{Attempts: 50})
 	require.NoError(t, r.migrate(t.Context()))
@@ -178,16 +177,14 @@ func (r *rig) with(t *testing.T, opts sqlfence.Options) *adapter {
 	return a
 }
 
-// open opens another pool, whose connections are dialled by dial if that is not nil.
-func (r *rig) open(t *testing.T, dial pgconn.DialFunc) *pgxpool.Pool {
+// open opens another pool, whose connections are set by configure.
+func (r *rig) open(t *testing.T, configure func(*pgx.ConnConfig)) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(r.store.DSN)
 	require.NoError(t, err)
 	config.ConnConfig.DefaultQueryExecMode = r.mode
 	config.MaxConns = 20
-	if dial != nil {
-		config.ConnConfig.DialFunc = dial
-	}
+	configure(config.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)

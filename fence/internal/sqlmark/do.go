@@ -22,8 +22,6 @@ var errUnsettled = errors.New("sqlmark: snapshot may be older than what was wait
 // is older than that transaction's COMMIT.
 type overtakenError struct{ error }
 
-func (e overtakenError) Unwrap() error { return e.error }
-
 // Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins
 // again after a server's rollback.
 func (e *Engine[D, T]) Do(ctx context.Context, db D, resource string, shared bool, fn func(ctx context.Context, tx T) error) error {

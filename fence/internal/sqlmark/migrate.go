@@ -18,17 +18,15 @@ func (e *Engine[D, T]) Migrate(ctx context.Context, db D) error {
 		return err
 	}
 	err := e.retry(ctx, func() error {
-		for range 2 { // a process of an earlier version may have just created the table
+		for applied := 0; ; applied++ { // a process of an earlier version may have just created the table
 			remedy, err := e.verify(ctx, db)
-			if err == nil || remedy == nil {
+			if err == nil || remedy == nil || applied == 2 {
 				return err
 			}
 			if err := e.within(ctx, db, func(tx Conn) error { return e.apply(ctx, tx, remedy) }); err != nil {
 				return err
 			}
 		}
-		_, err := e.verify(ctx, db)
-		return err
 	})
 	if err != nil {
 		return fmt.Errorf("%s: migrate %s: %w", e.pkg, e.tables(), err)
@@ -62,7 +60,7 @@ func (e *Engine[D, T]) verify(ctx context.Context, db D) (remedy []string, err e
 		return nil
 	})
 	switch {
-	case flaw == absent || err != nil && e.store.kind(err) == noTable:
+	case err == nil && flaw == absent || e.store.kind(err) == noTable:
 		remedy = e.Schema()
 	case err == nil && flaw == incomplete:
 		remedy = s.columns

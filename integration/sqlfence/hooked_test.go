@@ -1,0 +1,165 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/audit"
+	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
+)
+
+// hook is called before each request to the server, a statement, "begin" or "commit". The request fails if it returns an
+// error.
+type hook func(request string) error
+
+// hooked opens connections with a hook. It hides the driver that it wraps, so that a fence accepts it for any dialect.
+type hooked struct {
+	wrapped driver.Driver
+	dsn     string
+	hook    hook
+}
+
+func (d *hooked) Driver() driver.Driver            { return d }
+func (d *hooked) Open(string) (driver.Conn, error) { return d.Connect(context.Background()) }
+
+func (d *hooked) Connect(context.Context) (driver.Conn, error) {
+	conn, err := d.wrapped.Open(d.dsn)
+	return hookedConn{conn, d.hook}, err
+}
+
+type hookedConn struct {
+	driver.Conn
+	hook hook
+}
+
+func (c hookedConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if err := c.hook("begin"); err != nil {
+		return nil, err
+	}
+	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, opts)
+	return hookedTx{tx, c.hook}, err
+}
+
+func (c hookedConn) Prepare(query string) (driver.Stmt, error) {
+	if err := c.hook(query); err != nil {
+		return nil, err
+	}
+	return c.Conn.Prepare(query)
+}
+
+type hookedTx struct {
+	driver.Tx
+	hook hook
+}
+
+func (tx hookedTx) Commit() error {
+	if err := tx.hook("commit"); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Tx.Commit()
+}
+
+// TraceQueryStart makes a request of pgx fail by an ended context.
+func (h hook) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if h(q.SQL) == nil {
+		return ctx
+	}
+	ended, end := context.WithCancel(ctx)
+	end()
+	return ended
+}
+
+func (hook) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// hooked returns a rig whose fence has one connection, with a hook.
+func (r *rig) hooked(t *testing.T, opts sqlfence.Options, h hook) *rig {
+	t.Helper()
+	x := &rig{place: r.place, store: r.store, db: sql.OpenDB(&hooked{wrapped: r.db.Driver(), dsn: r.store.DSN, hook: h})}
+	x.db.SetMaxOpenConns(1)
+	t.Cleanup(func() { require.NoError(t, x.db.Close()) })
+	if r.pgx {
+		x.pool = r.open(t, func(c *pgx.ConnConfig) { c.Tracer = h })
+	}
+	x.adapter = x.with(t, opts)
+	return x
+}
+
+// Each request of each verb fails once. The verb returns the error, so that nobody takes it for done.
+func TestMarks_returnsEveryError(t *testing.T) {
+	at(t, []place{repeatableRead, pgxPlace, mariaDB, sqlite}, func(t *testing.T, r *rig) {
+		audited(t, r)
+		requests, failing := 0, 0
+		failure := func(request string) error {
+			if request == "rollback" {
+				return nil
+			}
+			if requests++; requests == failing {
+				return context.Canceled
+			}
+			return nil
+		}
+		x := r.hooked(t, sqlfence.Options{Log: sqlfence.DefaultLog}, failure)
+		fresh := x.with(t, sqlfence.Options{Table: "fresh"})
+		all := verbs(x)
+		for name, call := range map[string]func(ctx context.Context, resource string) error{
+			"ClaimPath": x.claimPath,
+			"CheckPath": func(ctx context.Context, path string) error { return x.runOn(ctx, path, checkPath, nowhere, nothing) },
+			"Release":   func(ctx context.Context, path string) error { return x.release(ctx, path, audit.CauseExpired) },
+			"LogRefusal": func(ctx context.Context, path string) error {
+				return x.logRefusal(ctx, &fence.StaleError{Resource: path, Token: older, Highest: newer})
+			},
+			"History":   func(ctx context.Context, _ string) error { _, _, err := x.history(ctx, sqlfence.Query{}); return err },
+			"UpdateRow": func(ctx context.Context, _ string) error { return x.updateRow(ctx, x.conn, account, "n = 0") },
+			"Migrate":   func(ctx context.Context, _ string) error { return x.migrate(ctx) },
+			"Migrate of a new table": func(ctx context.Context, _ string) error {
+				r.must(t, "DROP TABLE IF EXISTS fresh")
+				return fresh.migrate(ctx)
+			},
+		} {
+			all[name] = fencetest.Verb{Call: call}
+		}
+		for name, v := range all {
+			for _, mark := range []fence.Token{0, older, newer, newer + 1} {
+				r.reset(t)
+				if mark != 0 {
+					require.NoError(t, r.claim(as(t, mark), resource))
+					require.NoError(t, r.claimPath(as(t, mark), resource+"/b"))
+					require.NoError(t, r.updateRow(as(t, mark), r.conn, account, "n = 1"))
+				}
+				for failing = 1; ; failing++ {
+					requests = 0
+					err := v.Call(v.Context(as(t, newer), newer), resource+"/b")
+					if requests < failing {
+						break
+					}
+					require.ErrorIs(t, err, context.Canceled, "%s, request %d at a mark of %d", name, failing, mark)
+				}
+			}
+		}
+	})
+}
+
+// Do has claimed its token, and then the mark is deleted, or something else prevents the claim from taking effect.
+func TestDo_markDeletedMeanwhile(t *testing.T) {
+	at(t, each, func(t *testing.T, r *rig) {
+		begins := 0
+		x := r.hooked(t, sqlfence.Options{}, func(request string) error {
+			if request == "begin" {
+				if begins++; begins == 4 { // Do's own after its first and the claim's two
+					r.must(t, "DELETE FROM leasefence_marks")
+				}
+			}
+			return nil
+		})
+		err := x.do(as(t, older), resource, false, func(context.Context, conn) error { panic("not claimed") })
+		require.ErrorContains(t, err, "the mark was deleted, lowered or moved during the call")
+	})
+}
