@@ -145,6 +145,15 @@ func TestSession_Changes_ends(t *testing.T) {
 		}
 		require.Equal(t, 3, n)
 		require.Equal(t, third, e.now())
+		for range 20 { // a choice between two that are ready, the change and the end, is random
+			e, seen := start(t, lease.Options{}), []lease.State(nil)
+			for st := range e.s.Changes(t.Context()) {
+				if seen = append(seen, st.State); len(seen) == 1 {
+					require.NoError(t, e.s.Close(t.Context()))
+				}
+			}
+			require.Equal(t, []lease.State{lease.StateHeld, lease.StateLost}, seen)
+		}
 		got = e.changes(t.Context())
 		<-got.ended
 		require.Equal(t, []lease.State{lease.StateLost}, states(got.take()))
