@@ -22,8 +22,7 @@ func (e *env) asked(turn func()) (requests, watches int) {
 // Two sessions with callers of their own take turns: each hands over to its next caller. Our first entry has found an
 // empty queue, so that the queue is contended is known only from the wait.
 func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		ours, theirs := e.enter(t, "0"), other.enter(t, "0")
 		for round := range 6 {
@@ -45,8 +44,7 @@ func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
 // In a long queue the first end comes late and the second soon after it. Such a queue is not brisk: a watch that
 // lasts only for shortWait would be opened for nothing.
 func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		for round := range 4 {
 			_, watches := e.asked(func() {

@@ -19,8 +19,7 @@ func (e *env) requests() int { return len(e.c.Calls(fakeetcd.Any)) }
 // In a long queue the waiter waits for the end of the last key but one, and reads the queue then, a turn early. So
 // the end of the last key is its turn without another request.
 func TestQueue_Await_readsATurnEarly(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		first, second, third := other.enter(t, "1"), other.enter(t, "2"), other.enter(t, "3")
 		fourth := e.enter(t, "4")
@@ -42,8 +41,7 @@ func TestQueue_Await_readsATurnEarly(t *testing.T) {
 
 // The nearest contender goes before the watch on it exists.
 func TestQueue_Await_predecessorGoesBeforeTheWatch(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		first := e.enter(t, "1")
 		second := e.enter(t, "2")
 		e.leave(t, first)
@@ -68,8 +66,7 @@ func (b behind) Watch(ctx context.Context, key string, opts ...clientv3.OpOption
 
 // Keys are used again. The event of an earlier owner's end is not that of this one's.
 func TestQueue_Await_staleEvent(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		earlier := other.enter(t, "1")
 		other.leave(t, earlier)
@@ -98,8 +95,7 @@ func TestQueue_Await_watchBreaks(t *testing.T) {
 		"its client is cut": func(e *env) { e.c.Cut(); e.Conn.Streams(e.Bound).Suspect() },
 	} {
 		for _, meanwhile := range []bool{false, true} {
-			bubbleOf(t, name, func(e *env) {
-				t := e.t
+			bubbleOf(t, name, func(t *testing.T, e *env) {
 				other := e.another(t)
 				first := other.enter(t, "1")
 				second := e.enter(t, "2")

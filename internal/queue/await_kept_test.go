@@ -51,8 +51,7 @@ func (e *env) behindKept(t *testing.T, other *env) (theirs, ours place, got <-ch
 
 // The next round takes no request: Enter has reported that the contender ahead is the owner, and the watch exists.
 func TestQueue_Await_keptWatch(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		theirs, _, got := e.behindKept(t, other)
 		at, before := e.now(), e.requests()
@@ -70,8 +69,7 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 // Two readers of a session wait for one writer. The first opens its watch after the writer has gone, so the second
 // one must not wait by it.
 func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.roundsBy(t, other, e.read)
 		writer := other.enter(t, "another")
@@ -88,8 +86,7 @@ func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
 
 // The second reader must not wait by the watch from which the first one has taken the event.
 func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.roundsBy(t, other, e.read)
 		writer := other.enter(t, "1")
@@ -107,8 +104,7 @@ func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
 
 // A watch is kept though the context of the wait that opened it ends.
 func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		for round := range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -133,8 +129,7 @@ func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
 		"the last but one gives up": {1, 0, 2}, "both give up": {1, 2, 0},
 	} {
 		for beside, nested := range map[string]bool{"": false, ", with nested names": true} {
-			bubbleOf(t, name+beside, func(e *env) {
-				t := e.t
+			bubbleOf(t, name+beside, func(t *testing.T, e *env) {
 				other := e.another(t)
 				if nested {
 					e.srv.Put("a/b/c", "")
@@ -170,8 +165,7 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 		"it falls silent":  func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) },
 	} {
 		for when, waits := range map[string]bool{"unused": false, "in use": true} {
-			bubbleOf(t, name+", "+when, func(e *env) {
-				t := e.t
+			bubbleOf(t, name+", "+when, func(t *testing.T, e *env) {
 				other := e.another(t)
 				e.rounds(t, other)
 				if !waits {
@@ -197,8 +191,7 @@ func TestQueue_Await_keptWatchBreaks(t *testing.T) {
 // A wait relies on a kept watch for a short time. Then it opens a new watch, which lasts, and reads the queue. The next
 // waits start with that.
 func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		theirs, ours, got := e.behindKept(t, other)
 		watches := len(e.c.Calls(fakeetcd.Watch))
@@ -226,8 +219,7 @@ func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 
 // AwaitOwn has to see puts, so it does not wait by a kept watch that does not show them.
 func TestQueue_AwaitOwn_keptWatchWithoutPuts(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.rounds(t, other)
 		owner, ours := other.enter(t, "1"), e.enter(t, "2")
@@ -241,8 +233,7 @@ func TestQueue_AwaitOwn_keptWatchWithoutPuts(t *testing.T) {
 
 // A wait that is given up ends its watch.
 func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.rounds(t, other)
 		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
@@ -262,8 +253,7 @@ func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
 }
 
 func TestQueue_Await_keptWatchEndsWithTheLease(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.rounds(t, e.another(t))
 		e.endLease()
 		synctest.Wait()
@@ -273,8 +263,7 @@ func TestQueue_Await_keptWatchEndsWithTheLease(t *testing.T) {
 
 // However many names are locked, a bounded number of watches is kept, and none for long.
 func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		enter := func(e *env, name string) place {
 			entered, ahead, err := e.Enter(e.once(t.Context()), queue.NewEntry(name, e.lease, "1"), "")
@@ -302,8 +291,7 @@ func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
 // A key is used again. The kept watch has an event of the earlier contender's end, from when nobody waited: it is not
 // the end of the present one.
 func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.rounds(t, other)
 		other.leave(t, other.enter(t, "1"))
@@ -317,8 +305,7 @@ func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
 
 // The owner leaves and enters again with the same key before the event of its end arrives. It is behind the waiter now.
 func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		theirs, _, got := e.behindKept(t, other)
 		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: 10 * time.Millisecond})
@@ -334,8 +321,7 @@ func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
 
 // Somebody deletes the waiter's own key: the wait soon fails.
 func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		_, ours, got := e.behindKept(t, e.another(t))
 		at := e.now()
 		require.True(t, e.srv.Delete(ours.Key))
@@ -349,8 +335,7 @@ func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
 // shows that; the wait notices soon.
 func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
 	for _, key := range []string{"1", "3"} { // watched before, and not
-		bubble(t, func(e *env) {
-			t := e.t
+		bubble(t, func(t *testing.T, e *env) {
 			other := e.another(t)
 			e.rounds(t, other)
 			theirs := other.enter(t, key)

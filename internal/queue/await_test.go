@@ -17,8 +17,7 @@ import (
 
 // Await fails once the entry's key is not in the queue any more.
 func TestQueue_Await_ownKeyIsGone(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		first := e.enter(t, "1")
 		second := e.enter(t, "2")
 		third := e.enter(t, "3")
@@ -37,8 +36,7 @@ func TestQueue_Await_ownKeyIsGone(t *testing.T) {
 
 // A watch that is refused each time is opened again after pauses.
 func TestQueue_Await_doesNotSpin(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.enter(t, "1")
 		second := e.enter(t, "2")
 		before := len(e.c.Calls(fakeetcd.Txn))
@@ -53,8 +51,7 @@ func TestQueue_Await_doesNotSpin(t *testing.T) {
 // A key that is taken off its lease is no contender any more, and may stay for ever: the waiter behind it goes on. A
 // write that leaves the key on its lease changes nothing.
 func TestQueue_Await_keyIsTakenOffItsLease(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		first, second := e.enter(t, "1"), e.enter(t, "2")
 		third := e.enter(t, "3")
 		waits := e.await(timeout(t, time.Minute), second)
@@ -91,8 +88,7 @@ func TestQueue_AwaitOwn(t *testing.T) {
 		"passed with others":                {between: 2, passed: true},
 	} {
 		for when, rounds := range map[string]int{"": 1, ", by kept watches": 3} {
-			bubbleOf(t, name+when, func(e *env) {
-				t := e.t
+			bubbleOf(t, name+when, func(t *testing.T, e *env) {
 				other := e.another(t)
 				for round := range rounds {
 					passed := tc.passed && round == rounds-1
@@ -151,8 +147,7 @@ func TestQueue_AwaitEnd(t *testing.T) {
 		"deleted":           func(e *env, key string) { e.srv.Delete(key) },
 		"taken off a lease": func(e *env, key string) { e.srv.Put(key, "") },
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			other := e.enter(t, "other")
 			await := func() <-chan outcome[struct{}] {
 				return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitEnd(t.Context(), other.Entry) })
@@ -170,8 +165,7 @@ func TestQueue_AwaitEnd(t *testing.T) {
 // Nobody waits for a key that is no contender, and its end is nobody's turn.
 func TestQueue_Await_strayIsTheNearest(t *testing.T) {
 	for name, key := range map[string]string{"stray": "a/zz", "nested": "a/b/zz", "stays": "a/stays"} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			other := e.another(t)
 			first := other.enter(t, "1")
 			e.srv.Put(key, "")
@@ -203,8 +197,7 @@ func TestQueue_Await_displacedOwner(t *testing.T) {
 		"by watches of its own": {}, "by watches that may be kept": {keeping, (*env).await}, "by kept watches": {kept, (*env).await},
 		"by kept watches that show puts": {kept, (*env).awaitOwn},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			other := e.another(t)
 			for range before.rounds {
 				owner, next, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
@@ -232,8 +225,7 @@ func TestQueue_Await_displacedOwner(t *testing.T) {
 
 // The owner is on the waiter's own lease, which is revoked: the end of the owner's key is not the waiter's turn.
 func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.enter(t, "1")
 		ours := e.enter(t, "2")
 		got := e.await(t.Context(), ours)

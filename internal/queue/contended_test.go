@@ -27,8 +27,7 @@ func (e *env) entered(t *testing.T, name, suffix string) (place, []int) {
 
 // An empty queue is entered by the smallest request; one that was recently not empty, by one that reads too.
 func TestQueue_Enter_contention(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		first, ops := e.entered(t, "a", "1")
 		require.Equal(t, []int{1}, ops)
 		second, ops := e.entered(t, "a", "2")
@@ -59,8 +58,7 @@ func TestQueue_Enter_contention(t *testing.T) {
 // The other contender has left before the second request. The next entry still takes the queue for one that is not
 // empty.
 func TestQueue_Enter_contentionThatHasJustEnded(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		first, _ := e.entered(t, "a", "1")
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
 			Match:     func(call fakeetcd.Call) bool { return len(call.Request.(*pb.TxnRequest).Success) == 2 },
@@ -77,8 +75,7 @@ func TestQueue_Enter_contentionThatHasJustEnded(t *testing.T) {
 
 // A bounded number of queues is remembered.
 func TestQueue_Enter_contentionIsForgotten(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		for i := range 1025 {
 			e.srv.Put(fmt.Sprint(i)+"/x", "")
 			e.places(t, 1, func(int) string { return fmt.Sprint(i) })

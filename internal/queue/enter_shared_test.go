@@ -62,8 +62,7 @@ func (e *env) entering(name, suffix string, into *place) func(context.Context) {
 // Entries of one queue never share a commit: their revisions are their order.
 func TestQueue_Enter_oneQueueIsNotShared(t *testing.T) {
 	for name, crowd := range map[string]bool{"somebody is expected": true, "nobody is": false} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			if crowd {
 				e.meet(t)
 			}
@@ -92,8 +91,7 @@ func (e *env) meet(t *testing.T) {
 // One entry leaves and another enters in one commit, in either order.
 func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			first := e.enter(t, "1")
 			e.meet(t)
 			var second place
@@ -113,8 +111,7 @@ func TestQueue_Enter_sharedWithLeave(t *testing.T) {
 // An entry uses the key of another one that leaves in the same batch. etcd refuses to delete and put a key in one
 // transaction, so the two are sent again separately.
 func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.meet(t)
 		first := e.enter(t, "1")
 		var second place
@@ -133,8 +130,7 @@ func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
 // In a shared commit all comparisons come before the operations of the others.
 func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			first := e.enter(t, "1")
 			var (
 				us    queue.Entry

@@ -14,8 +14,7 @@ import (
 )
 
 func TestQueue_Enter(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		first := e.enter(t, "1")
 		require.Equal(t, queue.Ahead{None: true}, first.ahead)
 		kv := e.srv.Keys("a/")[0]
@@ -62,8 +61,7 @@ func TestQueue_Enter_taken(t *testing.T) {
 		"another's value": {"planted", true, false, false},
 		"an old one":      {"x", true, true, false},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			entry := e.entry("x")
 			lease := clientv3.NoLease
 			if tc.leased {
@@ -97,8 +95,7 @@ func TestQueue_Enter_taken(t *testing.T) {
 // A proxy sends each request twice and returns the second answer: the transaction is done once, and the caller
 // notices that it was.
 func TestQueue_requestSentTwice(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Twice: true})
 		entry, owner, err := e.TryEnter(e.once(t.Context()), queue.NewEntry("b", e.lease, "x"), "x")
 		require.NoError(t, err, "the key is its own")
@@ -130,8 +127,7 @@ func TestQueue_Enter_again(t *testing.T) {
 		"it had not":                     {lose: fakeetcd.Request, ahead: queue.Ahead{None: true}, entersAgain: true},
 		"it had entered and was deleted": {lose: fakeetcd.Answer, then: func(e *env) { e.srv.Delete(e.entry("x").Key) }, ahead: queue.Ahead{None: true}, entersAgain: true},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: tc.lose, Err: fakeetcd.ErrUnavailable})
 			_, _, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
 			require.Error(t, err)
@@ -223,8 +219,7 @@ func TestQueue_TryEnter(t *testing.T) {
 			owner:  "1", txns: 3,
 		},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			tc.before(t, e)
 			before := len(e.c.Calls(fakeetcd.Txn))
 			entry, owner := e.tryEnter(t, "us")

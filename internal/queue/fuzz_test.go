@@ -47,8 +47,7 @@ func FuzzQueue_Await(f *testing.F) {
 		if len(data) > 2048 {
 			return
 		}
-		bubble(t, func(e *env) {
-			t := e.t
+		bubble(t, func(t *testing.T, e *env) {
 			s := &script{data: data, rest: rand.NewPCG(1, 2)}
 			l := &line{t: t, e: e, other: e.another(t), s: s, r: rand.New(s)}
 			for range 1 + l.r.IntN(6) {

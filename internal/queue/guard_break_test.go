@@ -15,8 +15,7 @@ import (
 // The next watch may not be confirmed for long, on a sick endpoint. A read reports what the broken one has missed,
 // without waiting for it.
 func TestGuards_nextWatchHangs(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		list := g.guarded(t, 3, numbered)
 		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour}) // these events are lost with the stream
@@ -34,8 +33,7 @@ func TestGuards_doNotSpin(t *testing.T) {
 	for name, fault := range map[string]fakeetcd.Fault{
 		"no leader": {Err: rpctypes.ErrGRPCNoLeader}, "compacted": {Err: rpctypes.ErrGRPCCompacted},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			g := e.guards(t)
 			list := e.places(t, 40, numbered)
 			remove := e.c.Inject(fakeetcd.Watch, fault)
@@ -56,8 +54,7 @@ func TestGuards_doNotSpin(t *testing.T) {
 
 // A watch on a member that lags may show an earlier key of the same name, or the entry's own put.
 func TestGuards_staleEvents(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		earlier := e.enter(t, "1")
 		e.srv.Put(earlier.Key, "x")
@@ -77,8 +74,7 @@ func TestGuards_staleEvents(t *testing.T) {
 // A read may take long, on an endpoint that does not answer. The events of a watch on another endpoint must not wait
 // for it.
 func TestGuards_eventsDuringARead(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		list := g.guarded(t, 100, numbered)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Minute})
@@ -96,8 +92,7 @@ func TestGuards_eventsDuringARead(t *testing.T) {
 
 // An entry that was removed is told nothing any more, though a read of its key or an event is on its way.
 func TestGuards_toldNothingOnceRemoved(t *testing.T) {
-	bubbleOf(t, "a read", func(e *env) {
-		t := e.t
+	bubbleOf(t, "a read", func(t *testing.T, e *env) {
 		g := e.guards(t)
 		p := g.guarded(t, 1, numbered)[0]
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
@@ -108,8 +103,7 @@ func TestGuards_toldNothingOnceRemoved(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		g.requireNotices(t)
 	})
-	bubbleOf(t, "an event", func(e *env) {
-		t := e.t
+	bubbleOf(t, "an event", func(t *testing.T, e *env) {
 		g := e.guards(t)
 		for i := range 50 { // which of the event and the end of the watch is noticed first is random
 			p, told := e.places(t, 1, numbered)[0], 0

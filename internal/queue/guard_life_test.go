@@ -44,8 +44,7 @@ func (e *env) allowOps(most int) {
 // the key, which has the lease in it.
 func TestGuards_deniedForAMoment(t *testing.T) {
 	for _, err := range denials {
-		bubbleOf(t, err.Error(), func(e *env) {
-			t := e.t
+		bubbleOf(t, err.Error(), func(t *testing.T, e *env) {
 			g := e.guards(t)
 			list := g.guarded(t, 3, numbered)
 			permit := e.deny(err)
@@ -67,8 +66,7 @@ func TestGuards_deniedForAMoment(t *testing.T) {
 
 // A read that is refused is repeated within a period, though the watch works.
 func TestGuards_deniedForAMoment_reads(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		list := g.guarded(t, 3, numbered)
 		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
@@ -86,8 +84,7 @@ func TestGuards_deniedForAMoment_reads(t *testing.T) {
 
 // If everything is forbidden, few requests are sent.
 func TestGuards_denied_asksSeldom(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		g.add(e.places(t, 400, numbered)...)
 		e.deny(rpctypes.ErrGRPCPermissionDenied)
@@ -102,8 +99,7 @@ func TestGuards_denied_asksSeldom(t *testing.T) {
 
 // With the lease the guards end too: they report and send nothing more, and leave nothing behind.
 func TestGuards_endWithTheLease(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		list := g.guarded(t, mostWatched+10, numbered)
 		young := e.places(t, 1, scattered)

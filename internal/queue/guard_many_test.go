@@ -32,8 +32,7 @@ func (e *env) requireWatchers(t *testing.T, n int) {
 // watch is of one key, so it shows nobody else's keys.
 func TestGuards_fewOrMany(t *testing.T) {
 	for _, n := range []int{1, 17, mostWatched, mostWatched + 1, 400} {
-		bubbleOf(t, fmt.Sprint(n), func(e *env) {
-			t := e.t
+		bubbleOf(t, fmt.Sprint(n), func(t *testing.T, e *env) {
 			g := e.guards(t)
 			list := e.places(t, n, numbered)
 			e.allowOps(16) // in a read
@@ -71,8 +70,7 @@ func TestGuards_fewOrMany(t *testing.T) {
 
 // When watches become free, the keys without one get them.
 func TestGuards_fewAgain(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		first := g.guarded(t, mostWatched, numbered)
 		others := g.guarded(t, 10, scattered)
@@ -97,8 +95,7 @@ func TestGuards_fewAgain(t *testing.T) {
 
 // Keys beyond the limit are first read after a period. A change just after the entry is still reported within a period.
 func TestGuards_withoutAWatch(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		list := g.guarded(t, mostWatched+100, numbered)
 		keys := 0

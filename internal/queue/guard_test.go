@@ -151,8 +151,7 @@ func TestGuards(t *testing.T) {
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: time.Second})
 			},
 		} {
-			bubbleOf(t, name+" "+when, func(e *env) {
-				t := e.t
+			bubbleOf(t, name+" "+when, func(t *testing.T, e *env) {
 				g := e.guards(t)
 				p := e.enter(t, "x")
 				faults(e)
@@ -178,8 +177,7 @@ func TestGuards(t *testing.T) {
 
 // An entry that is removed before GuardAfter costs no request.
 func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		calls := len(e.c.Calls(fakeetcd.Any))
 		for i := range 100 {
@@ -213,8 +211,7 @@ func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
 // A watch that the client resumes begins at the revision at which it was opened. If that is the revision of the
 // entry's put, the watch shows the put.
 func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		g := e.guards(t)
 		p := e.enter(t, "x")
 		g.add(p)
@@ -235,8 +232,7 @@ func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 // is, also if one read finds both.
 func TestGuards_tellWritesApart(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"by the watch": time.Second, "by the read": 0} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			g := e.guards(t)
 			list := e.places(t, 2, numbered)
 			g.add(list...)

@@ -19,8 +19,7 @@ func (e *env) handOver(t *testing.T, p place, suffix string) (bool, place) {
 // One request deletes the owner's key, puts that of the next caller of its process at the end, and so gives the turn
 // to the first waiter.
 func TestQueue_HandOver(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		first := e.enter(t, "1")
 		second, third := other.enter(t, "2"), other.enter(t, "3")
@@ -55,8 +54,7 @@ func TestQueue_HandOver_notDone(t *testing.T) {
 		"next's is there":    func(e *env, _ place) { e.srv.Put(e.entry("2").Key, "") },
 		"gone, next's there": func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(e.entry("2").Key, "") },
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			p := e.enter(t, "1")
 			before(e, p)
 			rev := e.srv.Rev()
@@ -80,8 +78,7 @@ func TestQueue_HandOver_again(t *testing.T) {
 		"next's was overwritten":   {func(e *env) { e.srv.Put(e.entry("2").Key, "x") }, false},
 		"its own key is another's": {func(e *env) { e.srv.Put(e.entry("1").Key, "x") }, true},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			p := e.enter(t, "1")
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 			done, next, ahead, err := e.HandOver(e.once(t.Context()), p.Entry, e.entry("2"), "2")

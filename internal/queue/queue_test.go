@@ -20,7 +20,6 @@ import (
 type env struct {
 	*queue.Queue
 
-	t        *testing.T // the bubble's
 	srv      *fakeetcd.Server
 	c        *fakeetcd.Client
 	lease    clientv3.LeaseID
@@ -41,17 +40,17 @@ type place struct {
 }
 
 // bubble runs a test in a bubble with a server of its own.
-func bubble(t *testing.T, test func(*env)) {
+func bubble(t *testing.T, test func(*testing.T, *env)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		srv := fakeetcd.New()
 		t.Cleanup(srv.Close)
-		test(connect(t, srv))
+		test(t, connect(t, srv))
 	})
 }
 
 // bubbleOf is bubble for a sub-test.
-func bubbleOf(t *testing.T, name string, test func(*env)) {
+func bubbleOf(t *testing.T, name string, test func(*testing.T, *env)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { bubble(t, test) })
 }
@@ -64,7 +63,7 @@ func (e *env) another(t *testing.T) *env {
 
 func connect(t *testing.T, srv *fakeetcd.Server) *env {
 	t.Helper()
-	e := &env{t: t, srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
 	granted, err := e.c.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	e.lease = granted.ID

@@ -23,8 +23,7 @@ func (e *env) read(t *testing.T, suffix string) place {
 
 // Without a writer a reader takes one request, however many readers there are.
 func TestQueue_Enter_readersAlone(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		var revs []int64
 		for i := range 3 {
 			before := e.requests()
@@ -43,8 +42,7 @@ func TestQueue_Enter_readersAlone(t *testing.T) {
 
 // A reader that only tries gets the oldest writer as the owner, and no reader that holds.
 func TestQueue_TryEnter_reader(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.read(t, "1")
 		writer := e.enter(t, "2")
 		for i := range 4 {
@@ -61,8 +59,7 @@ func TestQueue_TryEnter_reader(t *testing.T) {
 // A contender is granted at the end of the last older one that excludes it: after W1 R1 and R2 at once, after both of
 // them W2, and then R3, which does not pass a waiting writer.
 func TestQueue_Await_readersAndWriters(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		writers := e.another(t)
 		w1, r1, r2, w2, r3 := writers.enter(t, "1"), e.read(t, "2"), e.read(t, "3"), writers.enter(t, "4"), e.read(t, "5")
 		require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)
@@ -98,8 +95,8 @@ const steps = 120
 func TestQueue_readersAndWriters_random(t *testing.T) {
 	for range 40 {
 		seed := rand.Uint64()
-		bubbleOf(t, fmt.Sprint(seed), func(e *env) {
-			q := &ranks{t: e.t, r: rand.New(rand.NewPCG(seed, 0)), members: []*env{e, e.another(e.t)}}
+		bubbleOf(t, fmt.Sprint(seed), func(t *testing.T, e *env) {
+			q := &ranks{t: t, r: rand.New(rand.NewPCG(seed, 0)), members: []*env{e, e.another(t)}}
 			for range steps {
 				q.step()
 				synctest.Wait()

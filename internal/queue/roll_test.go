@@ -21,8 +21,7 @@ import (
 // same contenders as a scan of all keys.
 func TestQueue_mixed_random(t *testing.T) {
 	for seed := range uint64(40) {
-		bubbleOf(t, fmt.Sprint(seed), func(e *env) {
-			t := e.t
+		bubbleOf(t, fmt.Sprint(seed), func(t *testing.T, e *env) {
 			r := rand.New(rand.NewPCG(seed, 0))
 			e.mix(t, r, 40)
 			mine := e.enter(t, "mine")
@@ -58,8 +57,7 @@ func TestQueue_mixed_random(t *testing.T) {
 
 // The second page starts at the very next key, here one that begins with the last key of the first page.
 func TestQueue_mixed_pageEnds(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.plant(t, "a/eu/1", 1)
 		oldest := queue.NewEntry("a", e.lease, "15-oldest").Key
 		keys := []string{oldest}
@@ -105,8 +103,7 @@ func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
 // Once keys of nested names have been seen, they are read without their values, not in the order of creation, and not
 // compared; and most of them are skipped.
 func TestQueue_nestedNamesAreCheap(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		for i := range 40 {
 			e.plant(t, fmt.Sprintf("a/eu/%02d", i), 100)
 		}
@@ -139,8 +136,7 @@ func TestQueue_nestedNamesAreCheap(t *testing.T) {
 
 // Planted keys that look like contenders are recognised by comparisons, which need no values.
 func TestQueue_plantedContenders(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		e.plant(t, fmt.Sprintf("a/%x-1", int64(e.lease)), 20)
 		first := e.enter(t, "1")
 		e.plant(t, fmt.Sprintf("a/%x-z", int64(e.lease)), 20)
@@ -160,8 +156,7 @@ func TestQueue_plantedContenders(t *testing.T) {
 
 // Data whose names are numbers looks like contenders. Thousands of such keys take few requests to pass over.
 func TestQueue_numberedDataIsCheap(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		for i := range 5000 {
 			e.srv.Put(fmt.Sprintf("a/%d", i+1), "data")
 		}
@@ -176,8 +171,7 @@ func TestQueue_numberedDataIsCheap(t *testing.T) {
 
 // The server allows fewer operations in a transaction than there are such keys.
 func TestQueue_numberedDataAndFewOperations(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		for i := range 200 {
 			e.srv.Put(fmt.Sprintf("a/%d", i+1), "data")
 		}
@@ -195,8 +189,7 @@ func TestQueue_numberedDataAndFewOperations(t *testing.T) {
 // In a queue with nested names, a key between the owner's and the waiter's is off its lease, and is put back on it
 // while the owner holds: it is a contender again, before the waiter.
 func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.srv.Put("a/eu/1", "")
 		owner, next := other.enter(t, "1"), other.enter(t, "2")
@@ -216,8 +209,7 @@ func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
 // A contender that leaves between the reading of the names and that of the leases is not taken for a key that is no
 // contender, which somebody would search for in vain.
 func TestQueue_mixed_leavesMeanwhile(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.srv.Put("a/nested/x", "")
 		first := other.enter(t, "1")

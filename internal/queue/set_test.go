@@ -33,8 +33,7 @@ func TestQueue_EnterAll_again(t *testing.T) {
 		"deleted": {func(e *env, key string) { e.srv.Delete(key) }, queue.ErrGone, false},
 		"planted": {func(e *env, key string) { e.srv.Delete(key); e.srv.Put(key, "somebody else's") }, queue.ErrTaken, false},
 	} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			first := e.enter(t, "1")
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 			set := e.set("a", "b", "c")
@@ -59,8 +58,7 @@ func TestQueue_EnterAll_again(t *testing.T) {
 
 // A set that tries leaves all of its queues if somebody has entered one with other keys before it.
 func TestQueue_TryEnterAll_race(t *testing.T) {
-	bubble(t, func(e *env) {
-		t := e.t
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.another(t)
 		e.plant(t, "a/Z", 1)
 		e.mixed(t)
@@ -93,8 +91,7 @@ func (e *env) mixed(t *testing.T) {
 // since.
 func TestQueue_TryEnterAll_again(t *testing.T) {
 	for name, nested := range map[string]bool{"contenders alone": false, "nested names": true} {
-		bubbleOf(t, name, func(e *env) {
-			t := e.t
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			if nested {
 				e.srv.Put("a/jobs/1", "")
 				e.mixed(t)
