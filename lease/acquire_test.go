@@ -28,8 +28,7 @@ func TestSession_Lock_contextEnds(t *testing.T) {
 		"while the server answers":  time.Second / 2,
 		"before the request is out": -1,
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			if when <= 0 {
@@ -86,8 +85,7 @@ func (x answeringTxn) Commit() (*clientv3.TxnResponse, error) {
 
 // The context ends between the answer and the return.
 func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		mine := errors.New("mine")
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -102,8 +100,7 @@ func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
 
 // A revision that no token can hold is an error, and the key is deleted.
 func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.KV = answering{e.c.KV, func(resp *clientv3.TxnResponse) { resp.Header.Revision = 1 << 48 }}
 		_, err := e.s.TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
@@ -118,8 +115,7 @@ func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
 
 // A final refusal is returned at once and not retried.
 func TestSession_Lock_refused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			_, err := take(t.Context(), "a")
@@ -137,8 +133,7 @@ func TestSession_Lock_refused(t *testing.T) {
 
 // A lease that is gone, which the session does not know yet, is replaced.
 func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		for _, name := range []string{"a", "b", "c"} { // without waiters behind the lost lock, which would be lost with it
 			old := e.s.Status().LeaseID
 			before := e.lock(t, "before")
@@ -216,8 +211,7 @@ func TestSession_retriesTransientErrors(t *testing.T) {
 			if name == "done" && errors.Is(err, rpctypes.ErrGRPCRequestTooManyRequests) {
 				continue // that one is refused before it is carried out
 			}
-			inBubble(t, status.Convert(err).Message()+", "+name, func(t *testing.T) {
-				e := start(t, lease.Options{})
+			bubbleOf(t, status.Convert(err).Message()+", "+name, func(t *testing.T, e *env) {
 				fail := func(m fakeetcd.Method) {
 					e.c.Inject(m, fakeetcd.Fault{Times: 5, Lose: lose, Err: err})
 				}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -38,8 +37,7 @@ func TestSession_Close_withVeryManyLocks(t *testing.T) {
 		"no answers":    {locks: 1000, fault: fakeetcd.Fault{Lose: fakeetcd.Answer}, all: true, sent: 1, left: 900, took: bound / 2},
 		"lost requests": {locks: 1000, fault: fakeetcd.Fault{Lose: fakeetcd.Request}, all: true, sent: 1, left: 1000, took: bound / 2},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			var wg sync.WaitGroup
 			for i := range row.locks {
 				wg.Go(func() {
@@ -75,8 +73,7 @@ func TestSession_Close_withVeryManyLocks(t *testing.T) {
 
 // A key that somebody has put in a lock's place is not deleted with the lock.
 func TestSession_Close_deletesOnlyItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		var first *lease.Lock
 		for i := range 1000 {
 			l := e.lock(t, fmt.Sprintf("a/%d", i))

@@ -18,8 +18,7 @@ import (
 )
 
 func TestSession_Close_endsEverything(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		held, theirs := e.lock(t, "a"), other.lock(t, "b")
 		behindOurs, behindTheirs := e.wait(t.Context(), "a"), e.wait(t.Context(), "b")
@@ -52,8 +51,7 @@ func TestSession_Close_endsEverything(t *testing.T) {
 func nothing(context.Context, fence.Token) error { return nil }
 
 func TestSession_Close_again(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Err: errDenied})
 		first := later(func() error { return e.s.Close(t.Context()) })
 		e.at(time.Second)
@@ -87,8 +85,7 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 		"in jeopardy":          {0, third - 1, third + 10*time.Second - 1, nil},
 		"ctx outlives a lease": {time.Hour, time.Second, 11 * time.Second, nil},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			end := e.ended(l)
 			e.at(tc.cut)
@@ -118,8 +115,7 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 
 // Acquisitions that wait for a new lease end with Close, and so does the request for it.
 func TestSession_Close_whileHealing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.at(time.Second)
 		e.c.Cut()
 		e.at(usable)
@@ -143,8 +139,7 @@ func TestSession_Close_whileHealing(t *testing.T) {
 
 // A lease that is granted while Close waits for a function is not used.
 func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		work := later(func() error {
 			return e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
 				time.Sleep(time.Minute)
@@ -172,8 +167,7 @@ func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 
 // The lease outlives the work under it.
 func TestSession_Close_waitsForDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		cause := make(chan error, 1)
 		done := later(func() error {
 			return e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
@@ -198,8 +192,7 @@ func TestSession_Close_waitsForDo(t *testing.T) {
 }
 
 func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		done := later(func() error {
 			return e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
 				time.Sleep(time.Minute) // and ignores its context
@@ -292,8 +285,7 @@ func TestSession_Close_behindABlackHole_withAnEarlierLease(t *testing.T) {
 }
 
 func TestSession_Close_boundedWhileAskingWhy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		e.at(time.Second)
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})

@@ -83,8 +83,7 @@ func TestSession_countsFromTheGrantThatWasAnswered(t *testing.T) {
 // A loss carries the last failure to renew, unless a later renewal has overcome it.
 func TestLock_lossCarriesTheLastFailure(t *testing.T) {
 	for name, overcome := range map[string]bool{"last": false, "overcome": true} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			end := e.ended(l)
 			restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: errDenied})
@@ -120,8 +119,7 @@ func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
 		"request 100ms after":     {Before: usable - third + 100*time.Millisecond, Late: true},
 		"request an hour after":   {Before: time.Hour, Late: true},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			old := e.s.Status().LeaseID
 			l := e.lock(t, "a")
 			end := e.ended(l)

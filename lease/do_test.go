@@ -87,8 +87,7 @@ func TestSession_Do_endsEarly(t *testing.T) {
 				"\n" + `lease: unlock "a": lease: lost: the lease has expired or was revoked; the key will be deleted in the background`,
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			if tc.end != nil {
@@ -117,8 +116,7 @@ func TestSession_Do_endsEarly(t *testing.T) {
 
 // A failure to unlock is bounded and reported.
 func TestSession_Do_cannotUnlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		mine := errors.New("mine")
 		err := e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
 			e.c.Cut()
@@ -135,8 +133,7 @@ func TestSession_Do_cannotUnlock(t *testing.T) {
 }
 
 func TestSession_Do_panics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		require.PanicsWithValue(t, "mine", func() {
 			_ = e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error { panic("mine") })
 		})

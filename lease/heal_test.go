@@ -126,8 +126,7 @@ func TestHeal_restoredMeanwhile(t *testing.T) {
 // If a server grants leases and then knows none of them, the session does not ask for one after the other, whoever
 // calls: it replaces the first at once, and further ones after growing pauses. The error says what was wrong.
 func TestSession_leasesInVain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCLeaseNotFound})
 		errs := make(chan error, 10)
 		for i := range 10 {
@@ -181,8 +180,7 @@ func TestSession_replacesALeaseThatOthersHaveSpoilt(t *testing.T) {
 		"a lock is held":    {denied: 1, hidden: 1, held: true},
 		"no permission":     {denied: 1},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			before := e.s.Status().LeaseID
 			if row.held {
 				e.lock(t, "b")

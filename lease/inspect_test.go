@@ -74,8 +74,7 @@ func TestInspect_showsWhoHoldsAndWhoWaits(t *testing.T) {
 }
 
 func TestInspect_readersHoldUpToTheFirstWriter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		id := e.s.Status().LeaseID
 		hex := fmt.Sprintf("%x", int64(id))
 		e.put(t, "a/r"+hex+"-1", "r1", id)
@@ -134,8 +133,7 @@ func TestInspect_semaphores(t *testing.T) {
 
 // Each lease is asked for once, however many keys it has, and may be gone by then.
 func TestInspect_leases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		for range 10 {
 			e.rlock(t, "a")
 		}

@@ -72,8 +72,7 @@ var kinds = map[string]kind{
 // A handle of any kind is renewed with the lease and unlocked once. Trying to take such a lock again fails at once.
 func TestKinds_life(t *testing.T) {
 	for name, kind := range kinds {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l, err := kind.try(t.Context(), e.s)
 			require.NoError(t, err)
 			for _, queue := range kind.queues {
@@ -101,8 +100,7 @@ func TestKinds_life(t *testing.T) {
 func TestKinds_loseAKey(t *testing.T) {
 	for name, kind := range kinds {
 		for _, noticed := range []bool{true, false} {
-			inBubble(t, fmt.Sprint(name, " noticed ", noticed), func(t *testing.T) {
-				e := start(t, lease.Options{})
+			bubbleOf(t, fmt.Sprint(name, " noticed ", noticed), func(t *testing.T, e *env) {
 				for i, keys := 0, []string{""}; i < len(keys); i++ {
 					l, err := kind.try(t.Context(), e.s)
 					require.NoError(t, err)
@@ -127,8 +125,7 @@ func TestKinds_loseAKey(t *testing.T) {
 
 // Nothing is sent for bad input.
 func TestKinds_input(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		ctx := t.Context()
 		before := len(e.c.Calls(fakeetcd.Txn))
 		for _, err := range []error{

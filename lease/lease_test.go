@@ -242,6 +242,18 @@ func requirePending[T any](t *testing.T, ch <-chan T) {
 // errDenied is an error that the client does not retry, and that leasefence retries only for a renewal.
 var errDenied = rpctypes.ErrGRPCPermissionDenied
 
+// bubble runs a test in a bubble with a session of its own, which has the default options.
+func bubble(t *testing.T, test func(*testing.T, *env)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, start(t, lease.Options{})) })
+}
+
+// bubbleOf is bubble for a sub-test.
+func bubbleOf(t *testing.T, name string, test func(*testing.T, *env)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
+}
+
 // inBubble runs a sub-test in a bubble of its own.
 func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()

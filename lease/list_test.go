@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,8 +43,7 @@ func TestList_agreesWithInspect(t *testing.T) {
 	}
 	slots := []string{"a/~slot/0", "a/~slot/1", "a/~slot/10", "a/b/~slot/2", "ab/~slot/0"}
 	for range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubble(t, func(t *testing.T, e *env) {
 			id := e.s.Status().LeaseID
 			for i := range 400 {
 				name := names[2+rand.IntN(len(names)-2)]
@@ -97,8 +95,7 @@ func TestList_agreesWithInspect(t *testing.T) {
 
 // List reads no further than the consumer wants, and shows everything as of the first page.
 func TestList_atOneRevision(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		id := e.s.Status().LeaseID
 		put := func(from, to int, name string) {
 			for i := from; i < to; i++ {

@@ -104,8 +104,7 @@ func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 
 // Text that somebody else has written is clipped where it is kept and where it is shown.
 func TestSession_TryLock_longKeyAndValue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		granted, err := e.c.Grant(t.Context(), 60)
 		require.NoError(t, err)
 		long := strings.Repeat("x", 600_000)
@@ -123,8 +122,7 @@ func TestSession_TryLock_longKeyAndValue(t *testing.T) {
 // Locking a name over and over leaves no trail of keys in the server's index: holds reuse the key one after the other,
 // and their tokens tell them apart.
 func TestSession_Lock_usesItsKeysAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		seen := make(map[string]bool)
 		token := fence.Token(0)
 		for i := range 50 {
@@ -175,8 +173,7 @@ func TestSession_Lock_doesNotUseALateKeyAgain(t *testing.T) {
 
 // Somebody has put the key by hand.
 func TestSession_Lock_keyIsTaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			before := e.lock(t, "a")
 			require.NoError(t, before.Unlock(t.Context()))

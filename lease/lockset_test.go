@@ -28,8 +28,7 @@ func (e *env) waitAll(ctx context.Context, names ...string) <-chan outcome[*leas
 // A set takes one transaction to enter and one to leave, however many names it has, and has one token for all.
 func TestSession_LockAll_entersAtOnce(t *testing.T) {
 	for _, n := range []int{1, 8, 64} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubble(t, func(t *testing.T, e *env) {
 			var names []string
 			for i := range n {
 				names = append(names, fmt.Sprint("n", i))
@@ -55,8 +54,7 @@ func TestSession_LockAll_entersAtOnce(t *testing.T) {
 // A set is granted when it is first in all queues. It and plain locks and other sets exclude each other in the order of
 // arrival.
 func TestSession_LockAll_waitsForAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		a, c := other.lock(t, "a"), other.lock(t, "c")
 		set := e.waitAll(t.Context(), "c", "b", "a")
@@ -86,8 +84,7 @@ func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
 		"nested names":         func(e *env) { e.srv.Put("a/jobs/1", ""); e.srv.Put("b/jobs/1", "") },
 		"a key that is no one": func(e *env) { e.srv.Put("b/0123", "") },
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			mix(e)
 			other := e.join(t)
 			b, c := other.lock(t, "b"), other.lock(t, "c")
@@ -121,8 +118,7 @@ func TestLockSet_Unlock_aKeyIsMissing(t *testing.T) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: func(fakeetcd.Call) bool { n++; return n == 2 }, Before: time.Second})
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l, err := e.s.LockAll(t.Context(), "a", "b")
 			require.NoError(t, err)
 			key := e.keys("b/")[0]
@@ -139,8 +135,7 @@ func TestLockSet_Unlock_aKeyIsMissing(t *testing.T) {
 
 // A set has entered behind nested names, and the read of who was faster fails. Before the retry somebody deletes a key.
 func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.srv.Put("a/jobs/1", "")
 		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // now the session knows that there are nested names
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1})     // the read before it enters
@@ -172,8 +167,7 @@ func TestSession_TryLockAll_aKeyGoesBeforeItIsRepeated(t *testing.T) {
 // queues.
 func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			held := e.join(t).lock(t, "b")
 			set := e.waitAll(t.Context(), "a", "b", "c")
 			e.at(time.Second)
@@ -187,8 +181,7 @@ func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 }
 
 func TestSession_LockAll_serverTakesFewerOperations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
 		_, err := e.s.LockAll(t.Context(), "a", "b")
 		require.ErrorContains(t, err, `lease: lock ["a" "b"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
@@ -244,8 +237,7 @@ func TestSession_LockAll_neverDeadlocks(t *testing.T) {
 // One name of a set has nested names: only its queue is read by names, and the others cost no request of their own.
 func TestSession_TryLockAll_oneQueueWithNestedNames(t *testing.T) {
 	for name, taken := range map[string]bool{"free": false, "one taken": true} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			var names []string
 			for i := range queue.MostInSet {
 				names = append(names, fmt.Sprintf("n%02d", i))

@@ -37,8 +37,7 @@ func TestObservers_errors(t *testing.T) {
 			return lease.Release(ctx, c, name, lease.ReleaseOptions{})
 		},
 	} {
-		inBubble(t, verb, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, verb, func(t *testing.T, e *env) {
 			ctx, client := timeout(t, time.Hour), e.c.Client
 			sent := len(e.c.Calls(fakeetcd.Any))
 			require.EqualError(t, call(ctx, nil, "a"), "lease: client is nil, want an etcd client")

@@ -116,8 +116,7 @@ func TestWatch_resumes(t *testing.T) {
 		"no leader": rpctypes.ErrGRPCNoLeader, "unavailable": fakeetcd.ErrUnavailable, "auth": rpctypes.ErrGRPCInvalidAuthToken,
 	} {
 		for _, compacted := range []bool{false, true} {
-			inBubble(t, fmt.Sprint(name, " ", compacted), func(t *testing.T) {
-				e := start(t, lease.Options{})
+			bubbleOf(t, fmt.Sprint(name, " ", compacted), func(t *testing.T, e *env) {
 				o := e.onlook(t, "a")
 				e.places(t, "first")
 				o.sees(t, "|", "exclusive:first |")
@@ -149,8 +148,7 @@ func TestWatch_resumes(t *testing.T) {
 
 // A stream that falls silent does not break. Probes find it out, and the watch moves to another.
 func TestWatch_leavesASilentStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		o := e.onlook(t, "a")
 		o.sees(t, "|")
 		time.Sleep(time.Minute)
@@ -217,8 +215,7 @@ func TestWatch_slowConsumer(t *testing.T) {
 // Whatever happens to the keys and to the watch, the queue shown last is what Inspect returns.
 func TestWatch_agreesWithInspect(t *testing.T) {
 	for range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubble(t, func(t *testing.T, e *env) {
 			o := e.onlook(t, "a")
 			id := e.s.Status().LeaseID
 			var last lease.Queue
@@ -262,8 +259,7 @@ func TestWatch_agreesWithInspect(t *testing.T) {
 }
 
 func TestWatch_ends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		for _, err := range lease.Watch(t.Context(), e.c.Client, "a") {
 			require.NoError(t, err)
 			break
@@ -282,8 +278,7 @@ func TestWatch_ends(t *testing.T) {
 
 // A watch that was denied ends no other watch of its client, however long its consumer takes over the last queue.
 func TestWatch_deniedWhileItsConsumerIsBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		o := e.onlook(t, "b")
 		opened := func() (n int) {
 			for _, call := range o.c.Calls(fakeetcd.Watch) {

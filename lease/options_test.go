@@ -62,8 +62,7 @@ func TestNewSession_takesTheLimits(t *testing.T) {
 }
 
 func TestNewSession_defaults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		st := e.s.Status()
 		require.Equal(t, lease.StateHeld, st.State)
 		require.NoError(t, st.Err)

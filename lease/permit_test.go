@@ -84,8 +84,7 @@ func TestSession_Permit_limits(t *testing.T) {
 // Of very many waiters, a released permit wakes the first, and its leaving the turnstile wakes the second: no other
 // sends a request.
 func TestSession_Permit_wakesOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		held := []*lease.Permit{e.permit(t, "a", 2), e.permit(t, "a", 2)}
 		ctx, cancel := context.WithCancel(t.Context())
 		var waiting []<-chan outcome[*lease.Permit]
@@ -107,8 +106,7 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 
 // The lock of the name blocks all new permits; etcd's own locks of the name wait for all held permits too.
 func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		_, err := e.s.TryPermit(t.Context(), "a", 2)
 		require.ErrorIs(t, err, lease.ErrLocked, "though all slots are free")
@@ -143,8 +141,7 @@ func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
 // All callers have to agree on the number: a later one with another number gets an error, or waits until no permit of
 // the old number is held.
 func TestSession_Permit_anotherLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		p, err := e.s.Permit(t.Context(), "a", 2, lease.WithOwner("old"))
 		require.NoError(t, err)
@@ -173,8 +170,7 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 // A caller with the wrong number that gives up does not make those with the right number fail: they wait until its key
 // is gone, here with its lease.
 func TestSession_Permit_wrongLimitGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		held := e.permit(t, "a", 1000)
 		for held.Slot() < 101 { // wrong might try these slots first, and be refused at once
 			require.NoError(t, held.Unlock(t.Context()))
@@ -197,8 +193,7 @@ func TestSession_Permit_wrongLimitGivesUp(t *testing.T) {
 // Nested names cost a permit extra requests only the first time, and two concurrent callers do not take each other for
 // waiters. A node of a tree is no slot.
 func TestSession_Permit_besideNestedNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.lock(t, "a/nested")
 		other := e.join(t)
 		got := make(chan error, 2)
@@ -251,8 +246,7 @@ func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
 			return l.Unlock, err
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			var key string
 			release := make(chan struct{})
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Late: true, Until: release, Match: func(c fakeetcd.Call) bool {
@@ -281,8 +275,7 @@ func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
 // A slot held by any other key is out of service. The error names a real holder nevertheless, also if the number is
 // another.
 func TestSession_Permit_slotOutOfService(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.srv.Put("a/~slot/1/by-hand", "")
 		e.srv.Put("b/~slot/0/by-hand", "")
 		e.srv.Put("d/~slot/0/by/hand", "")

@@ -23,8 +23,7 @@ func (e *env) rlock(t *testing.T, name string) *lease.ReadLock {
 // Readers of several sessions hold a name together; a writer waits for all of them, and later readers wait for the
 // writer.
 func TestSession_RLock_isShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		one, two, three := e.rlock(t, "a"), e.rlock(t, "a"), other.rlock(t, "a")
 		require.Less(t, one.Token(), two.Token())
@@ -90,8 +89,7 @@ func TestSession_RDo_carriesTheReadersToken(t *testing.T) {
 
 // The refusal of a reader's token is explained to that reader, and not to a writer with the same number.
 func TestReadLock_Explain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.rlock(t, "a")
 		stale := &fence.StaleError{Resource: "orders", Token: fence.Token(l.Token()), Highest: fence.Token(l.Token()) + 1000, Read: true}
 		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)

@@ -43,8 +43,7 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 		for how, take := range map[string]func(*lease.Session, context.Context, string, ...lease.LockOption) (*lease.Lock, error){
 			"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
 		} {
-			inBubble(t, how+" "+name, func(t *testing.T) {
-				e := start(t, lease.Options{})
+			bubbleOf(t, how+" "+name, func(t *testing.T, e *env) {
 				other := e.join(t)
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: tc.arrives, Late: true})
 				_, err := take(e.s, timeout(t, time.Second), "a")
@@ -105,8 +104,7 @@ func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
 
 // The reaper looks for a key that may still arrive soon, then at growing intervals for 20 minutes, and no longer.
 func TestReaper_endsAfter20Minutes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
 		_, err := e.s.Lock(timeout(t, time.Second), "a")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -138,8 +136,7 @@ func TestReaper_endsWithTheLease(t *testing.T) {
 		"revoked":         {func(e *env) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, third},
 		"deadline passed": {func(e *env) { e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request}) }, 3*ttl + 1},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
 			_, err := e.s.Lock(timeout(t, time.Second), "a")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -155,8 +152,7 @@ func TestReaper_endsWithTheLease(t *testing.T) {
 
 // A key of the same name that is not on our lease is not ours.
 func TestReaper_deletesNobodyElsesKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 5 * time.Second}) // for the first sweep
 		_, err := e.s.Lock(timeout(t, time.Second), "a")

@@ -44,8 +44,7 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 		},
 		"a stream breaks while no renewal is under way": func(e *env) { e.c.BreakKeepAlives(rpctypes.ErrGRPCStopped) },
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			id := e.s.Status().LeaseID
 			gone := e.lock(t, "n")
 			require.NoError(t, gone.Unlock(t.Context()))

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
-	"github.com/leasefence/leasefence/lease"
 )
 
 // A finished call leaves nothing registered on the caller's context, which may live as long as the process, nor on the
@@ -43,8 +42,7 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 			require.NoError(t, e.s.Do(ctx, "a", nothing))
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			other := e.join(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

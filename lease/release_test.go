@@ -55,8 +55,7 @@ func TestRelease_asksAHolder(t *testing.T) {
 
 // Keys without a watch are read periodically, so their holders learn of the request too.
 func TestRelease_asked_oneOfVeryMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		var locks []*lease.Lock
 		for i := range 300 {
 			locks = append(locks, e.lock(t, "n"+strconv.Itoa(i)))
@@ -75,8 +74,7 @@ func TestRelease_asked_oneOfVeryMany(t *testing.T) {
 // A holder that is cut off learns of the request when it reconnects. If its deadline passes first, it reports the loss.
 func TestRelease_asked_cutOff(t *testing.T) {
 	for _, back := range []time.Duration{15 * time.Second, time.Minute} {
-		inBubble(t, back.String(), func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, back.String(), func(t *testing.T, e *env) {
 			l, other := e.lock(t, "a"), e.join(t)
 			e.at(10 * time.Second)
 			e.c.Cut()
@@ -100,8 +98,7 @@ func TestRelease_asked_cutOff(t *testing.T) {
 // session that one must not inherit the key, in which the request stands.
 func TestRelease_asked_beforeItKnows(t *testing.T) {
 	for name, sameSession := range map[string]bool{"next in another session": false, "next in the same session": true} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			first, other := e.lock(t, "a"), e.join(t)
 			ctx, giveUp := context.WithCancel(t.Context())
 			before := e.join(t).wait(ctx, "a")
@@ -147,8 +144,7 @@ func TestRelease_asked_isInTheKey(t *testing.T) {
 
 // The line contains the key's revision, so no text of an owner is taken for a request.
 func TestRelease_asked_notByAText(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		guess := e.srv.Rev() + 2
 		l, err := e.s.TryLock(t.Context(), "a", lease.WithOwner(fmt.Sprintf("me\n(asked to release %d)", guess)))
 		require.NoError(t, err)
@@ -160,8 +156,7 @@ func TestRelease_asked_notByAText(t *testing.T) {
 }
 
 func TestRelease_now(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l, bystander, other := e.lock(t, "a"), e.lock(t, "b"), e.join(t)
 		next := other.wait(t.Context(), "a")
 		e.at(time.Second)
@@ -181,8 +176,7 @@ func TestRelease_now(t *testing.T) {
 // Release chooses the holder before it writes: a later holder of the very same key keeps it, and is not asked.
 func TestRelease_leavesTheNextHolder(t *testing.T) {
 	for _, mode := range []lease.ReleaseMode{lease.ReleaseNow, lease.ReleaseAsked} {
-		inBubble(t, mode.String(), func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, mode.String(), func(t *testing.T, e *env) {
 			l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
 			var next *lease.Lock
 			looking.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, OnRequest: func() {
@@ -203,8 +197,7 @@ func TestRelease_leavesTheNextHolder(t *testing.T) {
 func TestRelease_isRefused(t *testing.T) {
 	for _, mode := range []lease.ReleaseMode{lease.ReleaseAsked, lease.ReleaseWait, lease.ReleaseNow} {
 		for nth, refused := 1, true; refused && nth < 9; nth++ { // ReleaseWait asks again and again
-			inBubble(t, fmt.Sprintf("mode %d, request %d", mode, nth), func(t *testing.T) {
-				e := start(t, lease.Options{})
+			bubbleOf(t, fmt.Sprintf("mode %d, request %d", mode, nth), func(t *testing.T, e *env) {
 				l := e.lock(t, "a")
 				c := e.srv.NewClient(t.Context())
 				sent := 0
@@ -226,8 +219,7 @@ func TestRelease_isRefused(t *testing.T) {
 }
 
 func TestRelease_errors(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		ctx, client := t.Context(), e.c.Client
 		sent := len(e.c.Calls(fakeetcd.Any))
 		require.EqualError(t, lease.Release(ctx, client, "a", lease.ReleaseOptions{Mode: 3}),
@@ -283,8 +275,7 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 	}
 	const perServer = 100
 	for range trials / perServer {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubble(t, func(t *testing.T, e *env) {
 			other, looking := e.join(t), e.srv.NewClient(t.Context())
 			bystander := e.lock(t, "bystander")
 			soon := func() time.Duration { return rand.N(4 * time.Millisecond) }
@@ -346,8 +337,7 @@ func TestRelease_nothingButWhatWasNamed(t *testing.T) {
 
 // A set that waits for one name already holds the others, as their waiters see it: asked for one, it gives up all.
 func TestRelease_asked_aSetThatWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		b := e.lock(t, "b")
 		got := later(func() error { return second(other.s.LockAll(t.Context(), "a", "b")) })

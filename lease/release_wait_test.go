@@ -32,8 +32,7 @@ func TestRelease_waits(t *testing.T) {
 			return time.Second
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l, looking := e.lock(t, "a"), e.srv.NewClient(t.Context())
 			require.ErrorIs(t, lease.Release(timeout(t, time.Hour), looking.Client, "a", wait), context.DeadlineExceeded)
 			requireLive(t, l)
@@ -60,8 +59,7 @@ func (oblivious) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.Lease
 // A lease that one member does not know may still live. Only if the cluster does not know it, its key is deleted, and
 // no other key.
 func TestRelease_waits_keyWithoutItsLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l, bystander, looking := e.lock(t, "a"), e.lock(t, "b"), e.srv.NewClient(t.Context())
 		looking.Lease = oblivious{looking.Lease}
 		wait := lease.ReleaseOptions{Mode: lease.ReleaseWait}

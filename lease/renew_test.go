@@ -28,8 +28,7 @@ func TestSession_renewsAThirdOfTheTTLAfterTheLastSend(t *testing.T) {
 		"slow answer":      {After: 2 * time.Second},
 		"slow request":     {Before: 2 * time.Second},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			for i := range 100 {
 				e.lock(t, strconv.Itoa(i))
 			}
@@ -63,8 +62,7 @@ func TestSession_anyMarginHoldsThroughALostRenewal(t *testing.T) {
 // A renewal that hangs does not use up the time of the next, which goes to another endpoint. An endpoint that has not
 // answered is not asked again.
 func TestSession_asksEachEndpointWhileNoneAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.at(time.Second)
 		e.c.Cut()
 		e.at(10 * ttl)
@@ -77,8 +75,7 @@ func TestSession_asksEachEndpointWhileNoneAnswers(t *testing.T) {
 
 // One answer is enough: the next renewal is a single one again, on the client's own connection.
 func TestSession_renewsOnceAfterTrouble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Match: own, After: third})
 		e.at(2*third + patience - 1)
 		require.Equal(t, []time.Duration{third, third + patience}, e.sent(fakeetcd.KeepAliveOnce))
@@ -308,8 +305,7 @@ func TestSession_lateAnswerCountsFromItsOwnSend(t *testing.T) {
 }
 
 func TestSession_leaseNotFoundIsFinal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		old := e.s.Status().LeaseID
 		e.at(third - 100*time.Millisecond)
 		l := e.lock(t, "a") // not watched before the renewal
@@ -329,8 +325,7 @@ func TestSession_leaseNotFoundIsFinal(t *testing.T) {
 
 // The leases of a cluster without a leader live on; so do the locks, until the deadline.
 func TestSession_survivesAChangeOfLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		e.at(third - time.Second)
 		restore := e.c.Inject(fakeetcd.Any, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})

@@ -65,8 +65,7 @@ func states(seen []change) []lease.State {
 
 // Changes reports jeopardy as soon as a renewal is overdue, and its end; the deadline moves with the renewals.
 func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		got := e.changes(t.Context())
 		require.Equal(t, []change{{e.s.Status(), 0}}, got.take(), "the present status comes first")
@@ -117,8 +116,7 @@ func TestSession_Changes_jeopardyAndItsEnd(t *testing.T) {
 // Changes ends with its context or with the session; each use begins with the present status. A slow consumer misses
 // states, and gets the latest and the last.
 func TestSession_Changes_ends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		ctx, cancel := context.WithCancel(t.Context())
 		got := e.changes(ctx)
 		require.Len(t, got.take(), 1)

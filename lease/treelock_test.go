@@ -59,8 +59,7 @@ func TestSession_TryLockTree_excludesAboveAndBelow(t *testing.T) {
 
 // The first error is that of the node nearest to the root: below a holder there are only waiters.
 func TestSession_TryLockTree_namesTheHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		l := e.tree(t, "a")
 		waiter := begin(other, func() (*lease.TreeLock, error) { return other.s.LockTree(t.Context(), "a/b") })
@@ -76,8 +75,7 @@ func TestSession_TryLockTree_namesTheHolder(t *testing.T) {
 
 // Nodes are served in the order of arrival, and nobody overtakes a waiter for a node above.
 func TestSession_LockTree_order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		granted := make(chan string, 8)
 		held := map[string]*lease.TreeLock{}
 		wait := func(path string) {
@@ -131,8 +129,7 @@ func TestSession_LockTree_order(t *testing.T) {
 // A node's token goes with its writes: an earlier holder of a node above or below is refused once the new holder has
 // claimed.
 func TestSession_DoTree_carriesTheToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		var g fence.Guard
 		claim := func(path string) (token fence.Token) {
 			err := e.s.DoTree(t.Context(), path, func(ctx context.Context, got fence.Token) error {

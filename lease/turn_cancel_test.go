@@ -24,8 +24,7 @@ func TestTurns_waiterGivesUp(t *testing.T) {
 	for name, quitters := range map[string][]int{
 		"first": {0}, "middle": {2}, "last": {waiters - 1}, "neighbours": {1, 2, 3}, "all but the last": {0, 1, 2, 3, 4}, "all": {0, 1, 2, 3, 4, 5},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			var waiting []<-chan acquired
 			var cancels []context.CancelCauseFunc
@@ -57,8 +56,7 @@ func TestTurns_waiterGivesUp(t *testing.T) {
 // The caller gives up just as its turn comes. In either order of the two, the lock goes to it or to the next caller.
 func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
 	for round := range 300 {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubble(t, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			one, two := e.wait(ctx, "a"), e.wait(ctx, "a")

@@ -27,8 +27,7 @@ func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
 // An operator deletes the holder's key. The old hold is lost, and the next caller of the session need not wait for its
 // Unlock.
 func TestTurns_holdersKeyIsDeleted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		other := e.join(t)
 		l := e.lock(t, "a")
 		waiting := e.line(t, "a", 3)
@@ -65,8 +64,7 @@ func TestTurns_holdersKeyIsDeleted_contextHasEnded(t *testing.T) {
 		"held for too long": func(*testing.T, *env) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, lease.Options{})
+			bubble(t, func(t *testing.T, e *env) {
 				l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Second))
 				require.NoError(t, err)
 				next := e.wait(t.Context(), "a")

@@ -140,8 +140,7 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 
 // Names do not affect each other; a stuck request for one does not delay the other.
 func TestTurns_ofTwoNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		a, b := e.lock(t, "a"), e.lock(t, "a/b")
 		as, bs := e.line(t, "a", 3), e.line(t, "a/b", 3)
 		require.Len(t, e.keys(""), 2)

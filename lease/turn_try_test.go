@@ -56,8 +56,7 @@ func TestTurns_tryLock(t *testing.T) {
 
 // The caller ahead in the session has not entered etcd's queue yet.
 func TestTurns_tryLockBeforeAnybodyHasEntered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
 		ctx, giveUp := context.WithCancel(t.Context())
 		first := e.wait(ctx, "a", lease.WithOwner("the first"))

@@ -18,8 +18,7 @@ import (
 
 // Unlock ends the context before it sends anything, so no work goes on under a lock that is being released.
 func TestLock_Unlock_endsTheContextFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		end := e.ended(l)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Second})
@@ -30,8 +29,7 @@ func TestLock_Unlock_endsTheContextFirst(t *testing.T) {
 }
 
 func TestLock_Unlock_onceForAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second})
 		var unlocked, before atomic.Int32
@@ -54,8 +52,7 @@ func TestLock_Unlock_onceForAll(t *testing.T) {
 
 // Unlock notices a loss that nothing has reported yet.
 func TestLock_Unlock_findsALossByItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l, other, third := e.lock(t, "a"), e.lock(t, "b"), e.lock(t, "c")
 		require.True(t, e.srv.Delete(l.Key()))
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
@@ -70,8 +67,7 @@ func TestLock_Unlock_findsALossByItself(t *testing.T) {
 
 // Unlock deletes its own key only, and only while the key is still its own.
 func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		require.True(t, e.srv.Delete(l.Key()))
 		e.srv.Put(l.Key(), "somebody else's")
@@ -85,8 +81,7 @@ func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
 func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 	mine := errors.New("mine")
 	for name, back := range map[string]time.Duration{"soon": 2 * time.Second, "later": 25 * time.Second} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			e.c.Cut()
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, mine)
@@ -113,8 +108,7 @@ func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 
 // Unlock returns a refusal; the reaper keeps trying.
 func TestLock_Unlock_refused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
 		require.ErrorContains(t, l.Unlock(t.Context()), "permission denied")
@@ -129,8 +123,7 @@ func TestLock_Unlock_refused(t *testing.T) {
 
 // Unlock ends with its context even while it asks for the reason of a loss.
 func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		require.True(t, e.srv.Delete(l.Key()))
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
@@ -186,8 +179,7 @@ func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 
 // A second Unlock leaves the key alone if another hold uses it by then.
 func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
 		require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
@@ -204,8 +196,7 @@ func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
 // Without a bound by the caller, Unlock ends with the lease. Once that is lost there is no confirmation to wait for,
 // since its keys go with it: every Unlock returns the loss.
 func TestLock_Unlock_againAfterTheLeaseIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l, other := e.lock(t, "a"), e.lock(t, "b")
 		e.c.Cut()
 		first := begin(e, func() (*lease.Lock, error) { return other, other.Unlock(t.Context()) })

@@ -93,8 +93,7 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 
 // Keys without a watch are read a little more often than once in each third of the TTL.
 func TestLock_readsWhatIsNotWatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		for i := range 300 { // 256 have a watch
 			e.lock(t, fmt.Sprint(i))
 		}
@@ -123,8 +122,7 @@ func TestLock_keyDeletedInTheLastSecondOfTheLease(t *testing.T) {
 
 // If the server does not answer what became of the lease, the handle still ends soon.
 func TestLock_endsWithoutAReasonFromTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		end := e.ended(l)
 		e.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
@@ -179,8 +177,7 @@ func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
 // the session probes its watch stream. If that has not answered for half of the TTL, the watches are opened on another
 // stream.
 func TestLock_watchFallsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		end := e.ended(l)
 		e.at(time.Second)
