@@ -38,10 +38,9 @@ func TestDo_copies(t *testing.T) {
 		"no space":     {noSpace, []int{1, 1, 1, 1, 1}},
 		"not sent":     {notSent, []int{1, 1, 1, 1, 1}},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := connect(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			var got []int
-			require.NoError(t, e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
+			require.NoError(t, e.conn.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
 				if got = append(got, a.Copies()); len(got) == len(tc.want) {
 					return nil
 				}
@@ -71,27 +70,23 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 		"two are refused, one unknown": {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Lose: fakeetcd.Answer}}, context.DeadlineExceeded, time.Second},
 		"one unknown, two are refused": {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, fakeetcd.ErrUnavailable, 0},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := fakeetcd.New()
-			defer srv.Close()
-			c := srv.NewClient(t.Context())
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			for _, f := range tc.faults {
 				f.Times = 1
-				c.Inject(fakeetcd.Txn, f)
+				e.c.Inject(fakeetcd.Txn, f)
 			}
-			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := etcd.Of(c.Client).Once(ctx).WithCopies(len(tc.faults)).Txn(nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
+			_, err := e.conn.Once(ctx).WithCopies(len(tc.faults)).Txn(nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
 			if tc.err == nil {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, tc.err.Error())
 				require.Equal(t, name == "all are refused", etcd.Refused(err))
 			}
-			require.InDelta(t, tc.at, time.Since(began), float64(100*time.Millisecond))
+			require.InDelta(t, tc.at, e.now(), float64(100*time.Millisecond))
 			if tc.at > 0 { // otherwise the other copies may be cancelled before they are sent
-				require.Len(t, c.Calls(fakeetcd.Txn), len(tc.faults))
+				require.Len(t, e.c.Calls(fakeetcd.Txn), len(tc.faults))
 			}
 			synctest.Wait()
 		})
@@ -101,18 +96,15 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 // A transaction that only compares gets a read: etcd treats one without operations as serializable, and a member may
 // lag.
 func TestTxn_onlyCompares(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		defer srv.Close()
-		srv.Put("a", "x")
-		c := srv.NewClient(t.Context())
+	bubble(t, func(t *testing.T, e *env) {
+		e.srv.Put("a", "x")
 		for copies, holds := range map[int]bool{1: true, 3: false} {
 			cmp := clientv3.Compare(clientv3.Value("a"), "=", map[bool]string{true: "x", false: "y"}[holds])
-			resp, err := etcd.Of(c.Client).Once(t.Context()).WithCopies(copies).Txn([]clientv3.Cmp{cmp}, nil, nil)
+			resp, err := e.conn.Once(t.Context()).WithCopies(copies).Txn([]clientv3.Cmp{cmp}, nil, nil)
 			require.NoError(t, err)
 			require.Equal(t, holds, resp.Succeeded)
 		}
-		for _, call := range c.Calls(fakeetcd.Txn) {
+		for _, call := range e.c.Calls(fakeetcd.Txn) {
 			txn := call.Request.(*pb.TxnRequest)
 			require.False(t, slices.ContainsFunc(txn.Failure, func(op *pb.RequestOp) bool { return op.GetRequestRange().GetSerializable() }))
 			require.NotEmpty(t, txn.Failure)
@@ -138,21 +130,17 @@ func TestSend_beside(t *testing.T) {
 		"one hangs, the second fails": {[]fakeetcd.Fault{hangs, {Err: fakeetcd.ErrUnavailable}}, 2 * pause, 3, false},
 		"none answers":                {[]fakeetcd.Fault{hangs, hangs, hangs}, time.Second, 3, true},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := fakeetcd.New()
-			defer srv.Close()
-			c := srv.NewClient(t.Context())
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			for _, f := range tc.faults {
 				f.Times = 1
-				c.Inject(fakeetcd.Get, f)
+				e.c.Inject(fakeetcd.Get, f)
 			}
-			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := etcd.Of(c.Client).Once(ctx).Beside(pause).Get("a")
+			_, err := e.conn.Once(ctx).Beside(pause).Get("a")
 			require.Equal(t, tc.fails, err != nil, "%v", err)
-			require.Equal(t, tc.at, time.Since(began))
-			require.Len(t, c.Calls(fakeetcd.Get), tc.sent)
+			require.Equal(t, tc.at, e.now())
+			require.Len(t, e.c.Calls(fakeetcd.Get), tc.sent)
 		})
 	}
 }

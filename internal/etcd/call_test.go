@@ -6,31 +6,13 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/etcd"
-	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
-
-// conn is a Conn and the time at which it was made. Its tests send no requests.
-type conn struct {
-	*etcd.Conn
-
-	began time.Time
-}
-
-func connect(t *testing.T) *conn {
-	t.Helper()
-	srv := fakeetcd.New()
-	t.Cleanup(srv.Close)
-	return &conn{Conn: etcd.Of(srv.Client(t.Context())), began: time.Now()}
-}
-
-func (e *conn) now() time.Duration { return time.Since(e.began) }
 
 func TestBackoff_bounds(t *testing.T) {
 	var b etcd.Backoff
@@ -53,11 +35,10 @@ func TestBackoff_bounds(t *testing.T) {
 
 // Short first attempts leave an endpoint that does not answer; longer ones later allow for a slow network.
 func TestDo_attemptsGetMoreTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := connect(t)
+	bubble(t, func(t *testing.T, e *env) {
 		seconds := []int{1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8}
 		n := 0
-		require.NoError(t, e.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
+		require.NoError(t, e.conn.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
 			began := time.Now()
 			<-a.Context().Done()
 			got := time.Since(began)
@@ -90,15 +71,14 @@ func TestWhile_endsWithEitherContext(t *testing.T) {
 		"during a pause":    {fail, fail, " (last attempt: etcdserver: no leader)"},
 	} {
 		for _, ends := range []error{mine, lost} {
-			inBubble(t, name+", "+ends.Error(), func(t *testing.T) {
-				e := connect(t)
+			bubbleOf(t, name+", "+ends.Error(), func(t *testing.T, e *env) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				life, end := context.WithCancelCause(t.Context())
 				defer end(nil)
 				time.AfterFunc(5300*time.Millisecond, func() { map[error]context.CancelCauseFunc{mine: cancel, lost: end}[ends](ends) })
 				do := tc.first
-				_, err := e.While(ctx, life, 2*time.Second, func(a *etcd.Attempt) error {
+				_, err := e.conn.While(ctx, life, 2*time.Second, func(a *etcd.Attempt) error {
 					now := do
 					do = tc.then
 					return now(a)
@@ -109,7 +89,7 @@ func TestWhile_endsWithEitherContext(t *testing.T) {
 				require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
 				require.Equal(t, 5300*time.Millisecond, e.now())
 
-				_, err = e.While(ctx, life, time.Second, func(*etcd.Attempt) error {
+				_, err = e.conn.While(ctx, life, time.Second, func(*etcd.Attempt) error {
 					require.Fail(t, "called")
 					return nil
 				})
@@ -134,9 +114,9 @@ func TestWhile_late(t *testing.T) {
 		"no space, then not done": {[]error{rpctypes.ErrNoSpace}, etcd.ErrNotDone, true},
 		"unknown and final":       {nil, errors.New("x"), true},
 	} {
-		inBubble(t, name, func(t *testing.T) {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			fails := append(tc.fails, tc.last)
-			late, err := connect(t).While(t.Context(), t.Context(), time.Second, func(*etcd.Attempt) error {
+			late, err := e.conn.While(t.Context(), t.Context(), time.Second, func(*etcd.Attempt) error {
 				fail := fails[0]
 				fails = fails[1:]
 				return fail

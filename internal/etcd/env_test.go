@@ -35,7 +35,17 @@ type env struct {
 	occupants int // so far
 }
 
-func start(t *testing.T) *env { t.Helper(); return startWith(t, etcd.LineOptions{}) }
+// bubble runs a test in a bubble with a line of its own.
+func bubble(t *testing.T, test func(*testing.T, *env)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, startWith(t, etcd.LineOptions{})) })
+}
+
+// bubbleOf is bubble for a sub-test.
+func bubbleOf(t *testing.T, name string, test func(*testing.T, *env)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
+}
 
 // startWith makes a line whose goroutines must all end by themselves before the test does.
 func startWith(t *testing.T, opts etcd.LineOptions) *env {
@@ -314,9 +324,3 @@ func (e *env) plant(name string, n int) []etcd.Txn {
 }
 
 func (e *env) has(key string) bool { return len(e.srv.Keys(key)) > 0 }
-
-// inBubble runs a sub-test in a bubble of its own.
-func inBubble(t *testing.T, name string, test func(t *testing.T)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
-}

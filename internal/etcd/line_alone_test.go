@@ -3,7 +3,6 @@ package etcd_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -23,8 +22,7 @@ type seeing struct {
 func (s seeing) Txn(ctx context.Context) clientv3.Txn { s.see(ctx); return s.KV.Txn(ctx) }
 
 func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		var seen []context.Context
 		e.c.KV = seeing{e.c.KV, func(ctx context.Context) { seen = append(seen, ctx) }}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -54,8 +52,7 @@ func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
 
 // Transactions one after the other never wait: each frees its lane, also if it fails.
 func TestLine_alone_everyTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond})
 		for range 50 {
 			for _, fault := range []fakeetcd.Fault{

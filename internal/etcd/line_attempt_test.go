@@ -33,8 +33,7 @@ func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn etcd
 func TestLine_attempt_ends(t *testing.T) {
 	for name, which := range map[string]int{"caller": 0, "life": 1} {
 		for name2, sent := range map[string]bool{"waiting": false, "sent": true} {
-			inBubble(t, name+", "+name2, func(t *testing.T) {
-				e := start(t)
+			bubbleOf(t, name+", "+name2, func(t *testing.T, e *env) {
 				free := e.occupy(t)
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 10 * time.Millisecond})
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -63,8 +62,7 @@ func TestLine_attempt_ends(t *testing.T) {
 
 // An attempt that is carried with others has at least its own time limit.
 func TestLine_attempt_bound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
 		all := []<-chan outcome{
@@ -91,8 +89,7 @@ func TestLine_attempt_bound(t *testing.T) {
 // An attempt with a long time limit, as later attempts have, does not share a request with one that is to be repeated
 // soon.
 func TestLine_attempt_patienceDiffers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		sent := e.record()
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
@@ -110,8 +107,7 @@ func TestLine_attempt_patienceDiffers(t *testing.T) {
 // Attempts that send copies share a request, which is sent in as many copies as any of them has. Attempts without
 // copies do not share it: they would take a transaction that the first copy has carried out for a failed one.
 func TestLine_attempt_copies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		sent := e.record()
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond})

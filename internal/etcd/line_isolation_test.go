@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -69,8 +68,7 @@ func TestLine_isolation(t *testing.T) {
 			rpctypes.ErrDuplicateKey,
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			tc.fault(e)
 			txns := slices.Concat(e.enters("a", 7), []etcd.Txn{tc.bad(e, "bad1/x")}, e.plant("a", 12),
 				[]etcd.Txn{tc.bad(e, "bad2/x")}, e.enters("b", 10))
@@ -111,8 +109,7 @@ func TestLine_isolation_leaving(t *testing.T) {
 			rpctypes.ErrNoSpace,
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			tc.fault(t, e)
 			enters, leaves := e.enters("a", 20), e.plant("b", 20)
 			enters[0].Queue = "" // such as a leader's new value
@@ -138,8 +135,7 @@ func TestLine_isolation_leaving(t *testing.T) {
 // Transactions of a queue that was refused are sent alone, so they no longer make the others' batches fail. Once one
 // succeeds, they share requests again.
 func TestLine_isolation_refusedBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes("bad/x"), Err: rpctypes.ErrGRPCPermissionDenied})
 		for round := range 4 {
 			txns := append(e.enters("a"+strconv.Itoa(round), 20), e.enter("bad/x"))
@@ -168,8 +164,7 @@ func TestLine_isolation_refusedBefore(t *testing.T) {
 
 // A caller that repeats a refused transaction without end sends few: etcd commits each like any other.
 func TestLine_isolation_refusedInALoop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond, Err: rpctypes.ErrGRPCPermissionDenied})
 		sent := e.record()
 		for e.now() < time.Second {
@@ -182,8 +177,7 @@ func TestLine_isolation_refusedInALoop(t *testing.T) {
 
 // A late deletion of a key and a put of the same key cannot share a flat request. Both are carried out.
 func TestLine_isolation_sameKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		outcomes, _ := e.together(t, slices.Concat(e.enters("b", 3), []etcd.Txn{e.enter("a/x"), leave("a/x")}, e.enters("c", 3)))
 		for _, o := range outcomes {
 			require.NoError(t, o.err)

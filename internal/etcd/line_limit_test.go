@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -64,8 +63,7 @@ func (e *env) fill(name string, n, size int) []etcd.Txn {
 
 // Waiting transactions are sent in as few requests as the server's limits allow.
 func TestLine_limit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		gate := make(chan struct{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 3, Until: gate}) // then all lanes are in use, and 140 wait
@@ -108,8 +106,7 @@ func TestLine_limit_learnt(t *testing.T) {
 			func(e *env, name string) []etcd.Txn { return e.fill(name, 100, 8<<10) }, 20,
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			tc.limit(e)
 			for i, prefix := range []string{"first", "second", "third"} {
 				from := len(e.c.Calls(fakeetcd.Txn))
@@ -140,8 +137,7 @@ func TestLine_limit_notLearnt(t *testing.T) {
 		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
 		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCDuplicateKey,
 	} {
-		inBubble(t, status.Convert(refusal).Message(), func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, status.Convert(refusal).Message(), func(t *testing.T, e *env) {
 			remove := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: refusal})
 			outcomes, reqs := e.together(t, e.fill("a", 50, 10<<10))
 			for _, o := range outcomes {

@@ -30,8 +30,7 @@ func TestLine_lost(t *testing.T) {
 		"too slow":         {fakeetcd.Fault{After: time.Minute}, true, bound},
 		"too slow, later":  {fakeetcd.Fault{Before: 2 * bound, Late: true}, true, bound},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			tc.fault.Match, tc.fault.Times = writes("a-003/x"), 1
 			e.c.Inject(fakeetcd.Txn, tc.fault)
 			free := e.occupy(t)
@@ -72,8 +71,7 @@ func TestLine_lost_thenRefused(t *testing.T) {
 		"too large, no space":                    {tooLarge, rpctypes.ErrGRPCNoSpace, fakeetcd.Answer, false},
 		"too many operations, permission denied": {rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCPermissionDenied, fakeetcd.Request, true},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			free := e.occupy(t)
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Lose: tc.lose, Err: tc.first, Times: 1})
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: request(puts), Err: tc.then})

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,8 +14,7 @@ import (
 // Transactions that come while the lane is busy are sent together as soon as it is free. Each gets the result that
 // it would have got alone.
 func TestLine_share(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		e.srv.Put("taken/x", "of somebody")
 		txns := slices.Concat(e.enters("a", 10), e.plant("b", 10),
 			[]etcd.Txn{e.enter("taken/x"), leave("missing/x")}, e.enters("c", 10))
@@ -53,8 +51,7 @@ func TestLine_share(t *testing.T) {
 // The keys of one queue get different create revisions, in the order in which they came. Transactions of other
 // queues, and those that leave, do not wait for them.
 func TestLine_queue_neverTies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		var txns []etcd.Txn
 		for i := range 10 {
 			txns = append(txns, e.enter(fmt.Sprintf("same/%d", i)), e.enter(fmt.Sprintf("other-%d/x", i)))
@@ -77,8 +74,7 @@ func TestLine_queue_neverTies(t *testing.T) {
 
 // If all comparisons hold, the request is flat. After one that does not hold, batches are nested for some time.
 func TestLine_share_flat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		flat := func(name string, more ...etcd.Txn) bool {
 			t.Helper()
 			txns := append(e.enters(name, 5), more...)

@@ -19,8 +19,7 @@ const patience = 11 * time.Millisecond
 // All lanes have requests to an endpoint that does not answer. Transactions that come at any time do not wait long.
 func TestLine_stuck(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 24 * time.Millisecond, 40 * time.Millisecond, time.Second} {
-		inBubble(t, after.String(), func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, after.String(), func(t *testing.T, e *env) {
 			e.occupy(t)
 			for _, name := range []string{"a", "b", "c"} {
 				time.Sleep(after)
@@ -37,8 +36,7 @@ func TestLine_stuck(t *testing.T) {
 // After its owner has ended, a line holds up no caller: neither those that wait, whatever the lanes do, nor later ones.
 func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 	for name, freed := range map[string]bool{"lanes come free": true, "lanes are stuck": false} {
-		inBubble(t, name, func(t *testing.T) {
-			e := start(t)
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			free := e.occupy(t)
 			all := e.sendAll(t.Context(), e.enters("a", 10))
 			e.owner.end()
@@ -69,8 +67,7 @@ func TestLine_ownerEnds_whileWaiting(t *testing.T) {
 
 // A shared request ends with the owner, and its outcome is unknown.
 func TestLine_ownerEnds_whileSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
 		all := e.sendAll(t.Context(), e.enters("a", 10))
@@ -88,8 +85,7 @@ func TestLine_ownerEnds_whileSent(t *testing.T) {
 // A stuck request holds up no waiting transaction, also none of the same queue. If it returns after all, it does not
 // free the lane that another one has by now: one is under way at a time.
 func TestLine_lanes_stuckOneReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		first, second := make(chan struct{}), make(chan struct{})
 		e.hold("a/1", first)
@@ -112,8 +108,7 @@ func TestLine_lanes_stuckOneReturns(t *testing.T) {
 
 // Each request of a lane has the full time before the lane counts as stuck.
 func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		var all []<-chan outcome
 		for _, txn := range e.enters("a", 3) {
@@ -134,8 +129,7 @@ func TestLine_lanes_eachRequestHasItsTime(t *testing.T) {
 // A request is stuck. Very many wait, and most of them give up just as their number has opened another lane. The others
 // do not wait for the stuck request.
 func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		time.Sleep(9 * time.Millisecond)
 		came := e.now()
@@ -160,8 +154,7 @@ func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
 
 // Transactions that fill a request do not wait for the one that is under way.
 func TestLine_lanes_aFullRequestGoes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t)
+	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
 		sent := e.record()
 		all := e.sendAll(t.Context(), e.enters("a", 119))

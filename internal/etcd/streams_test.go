@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/leasefence/leasefence/internal/etcd"
-	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
 func TestStreams_Watch_endsWithItsCallerOrItsStream(t *testing.T) {
@@ -174,21 +173,18 @@ func TestStreams_Watch_hasFewNames(t *testing.T) {
 // A member that is too slow for a short lease is no reason to reopen the watches of a long one on the same client.
 // Leases with the same patience share their streams, and so the names in the client.
 func TestConn_Streams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := fakeetcd.New()
-		defer srv.Close()
-		client := srv.Client(t.Context())
-		long, _, cancel := etcd.Of(client).Streams(5 * time.Second).Watch(t.Context())
+	bubble(t, func(t *testing.T, e *env) {
+		long, _, cancel := e.conn.Streams(5 * time.Second).Watch(t.Context())
 		defer cancel()
-		short, opened, cancelShort := etcd.Of(client).Streams(time.Second).Watch(t.Context())
+		short, opened, cancelShort := e.conn.Streams(time.Second).Watch(t.Context())
 		defer cancelShort()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Error(t, short.Err())
 		require.NoError(t, long.Err())
 		opened()
-		again := etcd.Of(client).Streams(time.Second)
-		require.Same(t, etcd.Of(client).Streams(time.Second), again)
+		again := e.conn.Streams(time.Second)
+		require.Same(t, e.conn.Streams(time.Second), again)
 		name := func(watch context.Context) string {
 			md, _ := metadata.FromOutgoingContext(watch)
 			return fmt.Sprint(md)
