@@ -265,5 +265,12 @@ func TestLock_Explain(t *testing.T) {
 		require.NotErrorIs(t, err, lease.ErrRestored)
 		require.NotErrorIs(t, err, context.DeadlineExceeded)
 		e.c.Restore()
+
+		// The refusal of a reader's token is explained to that reader, and not to a writer with the same number.
+		reader := e.rlock(t, "n")
+		stale = &fence.StaleError{Token: fence.Token(reader.Token()), Highest: fence.Token(reader.Token()) + 1000, Read: true}
+		require.ErrorIs(t, reader.Explain(t.Context(), stale), lease.ErrRestored)
+		stale.Read = false
+		require.Equal(t, error(stale), reader.Explain(t.Context(), stale))
 	})
 }

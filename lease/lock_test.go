@@ -190,12 +190,12 @@ func TestSession_Lock_keyIsTaken(t *testing.T) {
 	})
 }
 
-// For every kind of lock, the context and the hooks carry the names that the token belongs to. The names have the
-// session's prefix, since a session without it can lock the same name.
+// For every kind of lock, the context carries the token, and it and the hooks carry the names that the token belongs to.
+// The names have the session's prefix, since a session without it can lock the same name.
 func TestLock_Context_carriesTheName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string // the names that hooks get
-		e := start(t, lease.Options{Prefix: "svc/", Hooks: &lease.Hooks{
+		e := start(t, lease.Options{Prefix: "svc/", Era: 3, Hooks: &lease.Hooks{
 			AcquireEnd: func(_ context.Context, _ lease.Acquisition, r lease.Acquired) { told = r.Locks },
 		}})
 		named := func(want string) func(context.Context, fence.Token) error {
@@ -215,12 +215,22 @@ func TestLock_Context_carriesTheName(t *testing.T) {
 			})
 		}))
 		require.Equal(t, []string{"svc/accounts"}, told)
-		require.NoError(t, e.s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error {
-			name, _ := fence.LockFromContext(ctx)
-			require.Equal(t, "svc/a", name)
-			require.Equal(t, []string{name}, told)
-			return nil
-		}))
+		err := e.s.Do(ctx, "around", func(ctx context.Context, _ fence.Token) error {
+			return e.s.RDo(ctx, "a", func(ctx context.Context, token fence.ReadToken) error {
+				name, _ := fence.LockFromContext(ctx)
+				require.Equal(t, "svc/a", name)
+				require.Equal(t, []string{name}, told)
+				got, _ := fence.ReadFromContext(ctx)
+				require.Equal(t, token, got)
+				require.Equal(t, uint16(3), token.Era())
+				_, ok := fence.FromContext(ctx)
+				require.False(t, ok, "a reader has no other token, not even that of a lock around it")
+				require.Len(t, e.keys("svc/a/"), 1)
+				return errMine
+			})
+		})
+		require.ErrorIs(t, err, errMine)
+		require.Empty(t, e.keys(""))
 		require.NoError(t, e.s.DoTree(ctx, "a/b", named("svc/a/~b")))
 		require.Equal(t, []string{"svc/a/~b"}, told)
 		require.NoError(t, e.s.DoPermit(ctx, "pool", 1, named("svc/pool/~slot/0")))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -62,38 +61,5 @@ func TestSession_RLock_isShared(t *testing.T) {
 		require.NoError(t, got.lock.Unlock(t.Context()))
 		require.NoError(t, receive(t, last))
 		require.Empty(t, e.keys("a/"))
-	})
-}
-
-// A reader's context has a reader's token and no other, not even that of a lock around it.
-func TestSession_RDo_carriesTheReadersToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Era: 3})
-		failed := errors.New("failed")
-		err := e.s.Do(t.Context(), "around", func(ctx context.Context, _ fence.Token) error {
-			return e.s.RDo(ctx, "a", func(ctx context.Context, token fence.ReadToken) error {
-				got, ok := fence.ReadFromContext(ctx)
-				require.True(t, ok)
-				require.Equal(t, token, got)
-				require.Equal(t, uint16(3), token.Era())
-				_, ok = fence.FromContext(ctx)
-				require.False(t, ok)
-				require.Len(t, e.keys("a/"), 1)
-				return failed
-			})
-		})
-		require.ErrorIs(t, err, failed)
-		require.Empty(t, e.keys("a/"))
-	})
-}
-
-// The refusal of a reader's token is explained to that reader, and not to a writer with the same number.
-func TestReadLock_Explain(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		l := e.rlock(t, "a")
-		stale := &fence.StaleError{Resource: "orders", Token: fence.Token(l.Token()), Highest: fence.Token(l.Token()) + 1000, Read: true}
-		require.ErrorIs(t, l.Explain(t.Context(), stale), lease.ErrRestored)
-		stale.Read = false
-		require.Equal(t, error(stale), l.Explain(t.Context(), stale))
 	})
 }
