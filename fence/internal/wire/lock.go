@@ -9,28 +9,14 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
-const (
-	hex  = "0123456789ABCDEF"
-	want = `want UTF-8 in which "%" and two upper-case hex digits stand for each byte but A-Z, a-z, 0-9 and "-._~/"`
-)
+const want = `want UTF-8 in which "%" and two upper-case hex digits stand for each byte but A-Z, a-z, 0-9 and "-._~/"`
 
 // EncodeLock writes a name: bytes other than letters, digits and "-._~/" become "%" and two upper-case hex digits. So
 // the text has no control characters, no space that a proxy trims, and no comma, with which proxies join two values.
-func EncodeLock(lock string) string {
-	var b strings.Builder
-	for i := range len(lock) {
-		if c := lock[i]; plain(c) {
-			b.WriteByte(c)
-		} else {
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
-		}
-	}
-	return b.String()
-}
+func EncodeLock(lock string) string { return unescaped.Replace(url.QueryEscape(lock)) }
 
-func plain(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~/", c) >= 0
-}
+// unescaped turns the form of a query into that of a header: a query has "+" for a space and escapes "/".
+var unescaped = strings.NewReplacer("+", "%20", "%2F", "/")
 
 // DecodeLock reads the one spelling of a name that EncodeLock writes. For several values, any other text, and a name
 // that [fence.CheckLock] refuses, it returns an error that matches [fence.ErrInvalidToken]. Without a value there is no
