@@ -22,16 +22,10 @@ import (
 //
 // Put sends two requests if no other writer interferes: it reads at most 7 KiB and writes.
 func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
-	by, err := b.admit(ctx, "put", key, admission.Bid{})
-	if err != nil {
-		return err
-	}
-	if err := b.checkSize("put", key, payload); err != nil {
-		return err
-	}
 	return b.change(ctx, change{
-		verb: "put", key: key, by: by, read: b.readHeader,
-		next: func(reading) (state, []byte, error) { return written, payload, nil },
+		verb: "put", key: key, read: b.readHeader,
+		legal: func() error { return b.checkSize("put", key, payload) },
+		next:  func(reading, admission.Bid) (state, []byte, error) { return written, payload, nil },
 	})
 }
 
@@ -44,11 +38,7 @@ func (b *Bucket) Put(ctx context.Context, key string, payload []byte) error {
 // accepts no older token, not even in a write that is still under way. The errors are those of [Bucket.Put]; after
 // [ErrUnknown] call Claim again.
 func (b *Bucket) Claim(ctx context.Context, key string) error {
-	by, err := b.admit(ctx, "claim", key, admission.Bid{})
-	if err != nil {
-		return err
-	}
-	return b.claim(ctx, "claim", key, by)
+	return b.claim(ctx, "claim", key, admission.Bid{})
 }
 
 // Move makes the object follow the lock that the context names, and claims the object as [Bucket.Claim] does. Call it
@@ -59,11 +49,7 @@ func (b *Bucket) Claim(ctx context.Context, key string) error {
 // raise the era if the lock is in another cluster. The error also matches [fence.ErrInvalidToken] if the context
 // carries no name of a lock, or several.
 func (b *Bucket) Move(ctx context.Context, key string) error {
-	by, err := b.admit(ctx, "move", key, admission.Bid{Moves: true})
-	if err != nil {
-		return err
-	}
-	return b.claim(ctx, "move", key, by)
+	return b.claim(ctx, "move", key, admission.Bid{Moves: true})
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first of several reads: until then
@@ -76,11 +62,7 @@ func (b *Bucket) Move(ctx context.Context, key string) error {
 // token of a writer, not even in a write that is still under way. The errors are those of [Bucket.Put]; the token is
 // stale if the mark of writers is newer. After [ErrUnknown] call ClaimRead again.
 func (b *Bucket) ClaimRead(ctx context.Context, key string) error {
-	by, err := b.admit(ctx, "claim to read", key, admission.Bid{Read: true})
-	if err != nil {
-		return err
-	}
-	return b.claim(ctx, "claim to read", key, by)
+	return b.claim(ctx, "claim to read", key, admission.Bid{Read: true})
 }
 
 // CheckRead reports whether the context's token of a read lock may still read. Call it after a read, before its result
@@ -104,7 +86,7 @@ func (b *Bucket) CheckRead(ctx context.Context, key string) error {
 func (b *Bucket) claim(ctx context.Context, verb, key string, by admission.Bid) error {
 	return b.change(ctx, change{
 		verb: verb, key: key, by: by, read: b.read,
-		next: func(old reading) (state, []byte, error) {
+		next: func(old reading, by admission.Bid) (state, []byte, error) {
 			switch {
 			case old.After(by) == old.Marks:
 				return 0, nil, errNothingToDo
@@ -124,16 +106,15 @@ func (b *Bucket) claim(ctx context.Context, verb, key string, by admission.Bid) 
 // If fn returns an error, nothing is written and Update's error wraps it. Otherwise success and errors are those of
 // [Bucket.Put]. After [ErrUnknown] the last result of fn may have been written, and fn was not called again.
 func (b *Bucket) Update(ctx context.Context, key string, fn func(old []byte) ([]byte, error)) error {
-	by, err := b.admit(ctx, "update", key, admission.Bid{})
-	if err != nil {
-		return err
-	}
-	if fn == nil {
-		return fmt.Errorf("s3fence: update %q: fn is nil, want a function", b.resource(key))
-	}
 	return b.change(ctx, change{
-		verb: "update", key: key, by: by, read: b.read,
-		next: func(old reading) (state, []byte, error) {
+		verb: "update", key: key, read: b.read,
+		legal: func() error {
+			if fn == nil {
+				return fmt.Errorf("s3fence: update %q: fn is nil, want a function", b.resource(key))
+			}
+			return nil
+		},
+		next: func(old reading, _ admission.Bid) (state, []byte, error) {
 			var payload []byte
 			if old.state == written {
 				payload = old.payload
@@ -154,12 +135,19 @@ var errNothingToDo = errors.New("nothing to do")
 type change struct {
 	verb, key string
 	by        admission.Bid
+	legal     func() error // checks the verb's own arguments before anything is sent; may be nil
 	read      func(ctx context.Context, key string) (reading, error)
-	next      func(old reading) (state, []byte, error) // returns what replaces old
+	next      func(old reading, by admission.Bid) (state, []byte, error) // returns what replaces old
 }
 
-// change carries out c and reports its outcome to the hooks.
-func (b *Bucket) change(ctx context.Context, c change) error {
+// change admits c, carries it out and reports its outcome to the hooks.
+func (b *Bucket) change(ctx context.Context, c change) (err error) {
+	if c.by, err = b.admit(ctx, c.verb, c.key, c.by); err == nil && c.legal != nil {
+		err = c.legal()
+	}
+	if err != nil {
+		return err
+	}
 	failed, err := b.rewrite(ctx, c)
 	if failed {
 		_ = b.tell(ctx, c.key, c.by, nil) // the token was accepted
@@ -186,7 +174,7 @@ func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error)
 		if err := base.Refuse(b.resource(c.key), c.by); err != nil {
 			return false, err
 		}
-		st, payload, err := c.next(base)
+		st, payload, err := c.next(base, c.by)
 		if errors.Is(err, errNothingToDo) {
 			return false, nil
 		}
