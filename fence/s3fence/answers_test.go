@@ -200,14 +200,14 @@ func TestBucket_lateCopy(t *testing.T) {
 // An object without an envelope is neither read nor overwritten.
 func TestBucket_foreignObject(t *testing.T) {
 	for _, body := range []string{"", "hello", strings.Repeat("x", 1000)} {
-		l, b := newLedger(t, s3fence.Options{})
-		l.objects = map[string][]byte{"/data/key": []byte(body)}
+		store := memory{objects: map[string][]byte{"/data/key": []byte(body)}}
+		b := newBucket(t, store.RoundTrip, s3fence.Options{})
 		for name, v := range verbs(b) {
 			require.ErrorIs(t, v.Call(v.Context(t.Context(), 41, "accounts"), "key"), s3fence.ErrMalformed, name)
 		}
 		_, err := b.Get(t.Context(), "key")
 		require.ErrorIs(t, err, s3fence.ErrMalformed)
-		require.Zero(t, l.puts)
+		require.Zero(t, store.sent[http.MethodPut])
 	}
 }
 
@@ -215,7 +215,8 @@ func TestBucket_foreignObject(t *testing.T) {
 // hook is called: they are for a function that has returned.
 func TestBucket_Update_failure(t *testing.T) {
 	told := &fencetest.Told{}
-	l, b := newLedger(t, s3fence.Options{Hooks: told.Hooks()})
+	var store memory
+	b := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
 	require.PanicsWithValue(t, "bug", func() {
 		_ = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { panic("bug") })
 	})
@@ -228,17 +229,18 @@ func TestBucket_Update_failure(t *testing.T) {
 	got, err := told.Last()
 	require.NoError(t, err)
 	require.Equal(t, fencetest.Event{Access: fence.Access{Resource: "data/key", Token: 54}}, got)
-	require.Zero(t, l.puts)
+	require.Zero(t, store.sent[http.MethodPut])
 }
 
 // If the context ends before anything is sent, the write was not done, so the outcome is not unknown.
 func TestBucket_Update_contextEndsInFn(t *testing.T) {
-	l, b := newLedger(t, s3fence.Options{})
+	var store memory
+	b := newBucket(t, store.RoundTrip, s3fence.Options{})
 	ctx, cancel := context.WithCancel(of(t, "", 54))
 	err := b.Update(ctx, "key", func([]byte) ([]byte, error) { cancel(); return nil, nil })
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, s3fence.ErrUnknown)
-	require.Zero(t, l.puts)
+	require.Zero(t, store.sent[http.MethodPut])
 }
 
 // Claim and Update neither read nor overwrite a payload above Options.MaxSize. Put does not read the payload.

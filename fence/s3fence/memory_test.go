@@ -15,9 +15,40 @@ import (
 type memory struct {
 	mu      sync.Mutex
 	objects map[string][]byte // by path
+	sent    map[string]int    // requests to RoundTrip, by method
+	at      map[step]func()   // what RoundTrip does at a step; each runs once
+}
+
+// step is the moment before a request, or before its answer.
+type step struct {
+	method   string
+	answered bool // before the answer
 }
 
 func (m *memory) RoundTrip(r *http.Request) (*http.Response, error) {
+	m.pass(step{r.Method, false})
+	resp, err := m.serve(r)
+	m.pass(step{r.Method, true})
+	return resp, err
+}
+
+func (m *memory) pass(s step) {
+	m.mu.Lock()
+	do := m.at[s]
+	delete(m.at, s)
+	if m.sent == nil {
+		m.sent = make(map[string]int)
+	}
+	if !s.answered {
+		m.sent[s.method]++
+	}
+	m.mu.Unlock()
+	if do != nil {
+		do()
+	}
+}
+
+func (m *memory) serve(r *http.Request) (*http.Response, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old, there := m.objects[r.URL.Path]

@@ -74,20 +74,23 @@ func payload(t *testing.T, b *s3fence.Bucket, key string) string {
 // Nothing is sent after the read that decides a refusal. A mark that need not change is not written again.
 func TestBucket_rules(t *testing.T) {
 	told := new(fencetest.Told)
-	l, strict := newLedger(t, s3fence.Options{Hooks: told.Hooks()})
-	lax := newBucket(t, l.RoundTrip, s3fence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
+	var store memory
+	strict := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
+	lax := newBucket(t, store.RoundTrip, s3fence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
 	rules := fencetest.Rules{
 		Verbs: verbs(strict), Lax: verbs(lax), Told: told,
-		Marks: func(t *testing.T, key string) fencetest.Marks { t.Helper(); return marks(t, l.body(key)) },
+		Marks: func(t *testing.T, key string) fencetest.Marks {
+			t.Helper()
+			return marks(t, store.objects["/data/"+key])
+		},
 	}
 	rules.Watch = func(t *testing.T, key string) func(fencetest.Step) {
 		t.Helper()
-		before := l.body(key)
-		l.count()
+		before := store.objects["/data/"+key]
+		clear(store.sent)
 		return func(s fencetest.Step) {
-			gets, puts := l.count()
 			changes := s.Err == nil && (writes(s.Name) || s.Before != s.After)
-			require.Equal(t, changes, !bytes.Equal(before, l.body(key)), "%+v", s)
+			require.Equal(t, changes, !bytes.Equal(before, store.objects["/data/"+key]), "%+v", s)
 			want := []int{1, 0}
 			if changes {
 				want[1]++
@@ -95,7 +98,7 @@ func TestBucket_rules(t *testing.T) {
 					want[0]++ // it claims
 				}
 			}
-			require.Equal(t, want, []int{gets, puts}, "GET and PUT: %+v", s)
+			require.Equal(t, want, []int{store.sent[http.MethodGet], store.sent[http.MethodPut]}, "GET and PUT: %+v", s)
 		}
 	}
 	rules.Decide(t)
@@ -134,38 +137,36 @@ func TestBucket_anotherAtEveryStep(t *testing.T) {
 				{"Move", "stock", 50},
 				{"Move", "stock", 60},
 			} {
-				for _, s := range steps {
+				for _, s := range []step{{http.MethodGet, false}, {http.MethodGet, true}, {http.MethodPut, false}, {http.MethodPut, true}} {
 					_, refused := before.After(verbs(nil)[own.verb], own.token, own.lock, false) // by its first read
 					if refused != nil && s.method == http.MethodPut {
 						continue
 					}
 					t.Run(fmt.Sprint(own, s, comer, before), func(t *testing.T) {
-						l, b := newLedger(t, s3fence.Options{})
-						other := newBucket(t, l.memory.RoundTrip, s3fence.Options{})
+						var store memory
+						b, other := newBucket(t, store.RoundTrip, s3fence.Options{}), newBucket(t, store.serve, s3fence.Options{})
 						if before.Write != 0 {
-							put := verbs(b)["Put"]
+							put := verbs(other)["Put"]
 							require.NoError(t, put.Call(named(put.Context(t.Context(), before.Write), before.Lock), "rows"))
 						}
-						l.count()
 						var comerErr error
 						var left string
 						var between []byte
 						comes := verbs(other)[comer.verb]
-						l.at = map[step]func(){s: func() {
+						store.at = map[step]func(){s: func() {
 							left = payload(t, other, "rows")
 							comerErr = comes.Call(comes.Context(t.Context(), comer.token, comer.lock), "rows")
-							between = l.body("rows")
+							between = store.objects["/data/rows"]
 						}}
 						v := verbs(b)[own.verb]
 						err := v.Call(named(v.Context(t.Context(), own.token), own.lock), "rows")
-						_, puts := l.count()
 
 						if s == (step{http.MethodPut, true}) || s.answered && refused != nil {
 							after, want := before.After(v, own.token, own.lock, false)
 							fencetest.RequireRefusal(t, want, err, "rows", "it was first")
 							after, want = after.After(comes, comer.token, comer.lock, false)
 							fencetest.RequireRefusal(t, want, comerErr, "rows", "it came second")
-							require.Equal(t, after, marks(t, l.body("rows")))
+							require.Equal(t, after, marks(t, store.objects["/data/rows"]))
 							require.True(t, comer.verb == "Put" && comerErr == nil || payload(t, b, "rows") == left, "a write is lost")
 							return
 						}
@@ -173,10 +174,10 @@ func TestBucket_anotherAtEveryStep(t *testing.T) {
 						fencetest.RequireRefusal(t, want, comerErr, "rows", "it was first")
 						after, want := middle.After(v, own.token, own.lock, false)
 						fencetest.RequireRefusal(t, want, err, "rows", "it came second")
-						require.Equal(t, after, marks(t, l.body("rows")))
+						require.Equal(t, after, marks(t, store.objects["/data/rows"]))
 						if want != nil || middle == after && !writes(own.verb) {
-							require.Equal(t, between, l.body("rows"), "written for nothing")
-							require.LessOrEqual(t, puts, 1)
+							require.Equal(t, between, store.objects["/data/rows"], "written for nothing")
+							require.LessOrEqual(t, store.sent[http.MethodPut], 1)
 						}
 					})
 				}
