@@ -1,3 +1,5 @@
+mix = go -C integration test -count=1 -v -timeout 0 ./safety/mix -run '^TestSafety$$' $(if $(SEED),-seed $(SEED))
+
 .PHONY: test safety soak release
 
 # Tests all modules with the race detector. Stops at the first failure.
@@ -8,12 +10,12 @@ test:
 # little has happened. SEED=… repeats a plan.
 safety:
 	go test -count=1 ./internal/faultmatrix
-	go -C integration run ./safety run $(if $(SEED),-seed $(SEED))
+	$(mix) -duration 2m
 
 # Runs the random mix for as long as you like: make soak DURATION=8h
 DURATION ?= 30m
 soak:
-	go -C integration run ./safety run -duration $(DURATION) $(if $(SEED),-seed $(SEED))
+	$(mix) -duration $(DURATION)
 
 # Shows what a release needs: make release VERSION=v0.1.0. With WRITE=1 it writes the versions into the modules' go.mod.
 release:

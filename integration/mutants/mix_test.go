@@ -153,15 +153,12 @@ func TestMix_findsPlants(t *testing.T) {
 			continue
 		}
 		t.Run(p.name, func(t *testing.T) {
-			binary, overlay := b.file("safety"), b.plant(t, p)
-			output, err := b.command("integration", overlay, "go", "build", "-o", binary, "./safety").CombinedOutput()
-			require.NoError(t, err, "%s", output)
-
 			began := time.Now()
-			output, err = b.command("integration", overlay, binary, "run", "-first", "-o", t.TempDir()).CombinedOutput()
+			output, err := b.command("integration", b.plant(t, p), "go", "test", "-vet=off", "-timeout=0", "./safety/mix",
+				"-run=^TestSafety$", "-duration=2m", "-first", "-histories="+t.TempDir()).CombinedOutput()
 			_, failed := errors.AsType[*exec.ExitError](err)
 			require.True(t, failed, "%v\n%s", err, output)
-			found := regexp.MustCompile(`(?m)^I\d, round \d+: .*`).FindString(string(output))
+			found := regexp.MustCompile(`(?m)^ *I\d, round \d+: .*`).FindString(string(output))
 			require.NotEmpty(t, found, "the mix has not found the plant:\n%s", output)
 			t.Logf("after %v: %s", time.Since(began).Round(time.Second), found)
 		})

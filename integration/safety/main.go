@@ -6,18 +6,14 @@ import (
 	"io"
 	"os"
 
-	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
-	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
-// errFailed reports a violation, or that a run has done too little. Exit code 1. Other errors have exit code 2.
+// errFailed reports a violation. Exit code 1. Other errors have exit code 2.
 var errFailed = errors.New("failed")
 
 func main() {
-	etcdproc.Serve()
-	mix.Serve()
 	err := dispatch(os.Args[1:], os.Stdout)
 	if err == nil {
 		os.Exit(0)
@@ -31,14 +27,12 @@ func main() {
 
 func dispatch(args []string, out io.Writer) error {
 	switch {
-	case len(args) > 0 && args[0] == "run":
-		return runMix(args[1:], out)
 	case len(args) == 2 && args[0] == "check":
 		return onHistory(args[1], out, checkHistory)
 	case len(args) == 2 && args[0] == "trace":
 		return onHistory(args[1], out, trace)
 	}
-	return errors.New("usage: safety run [flags] | check FILE | trace FILE")
+	return errors.New("usage: safety check FILE | trace FILE")
 }
 
 func onHistory(path string, out io.Writer, do func([]history.Event, io.Writer) error) error {

@@ -1,28 +1,69 @@
 package mix_test
 
 import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
-	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/safety/mix"
 )
 
+// TestMain does not look for goroutines that are left: Run does.
 func TestMain(m *testing.M) {
 	etcdproc.Serve()
 	mix.Serve()
-	etcdtest.Main(m)
+	os.Exit(m.Run())
+}
+
+var (
+	duration  = flag.Duration("duration", 0, "of the mix in TestSafety, which otherwise does nothing; a round that has begun is finished")
+	seed      = flag.Uint64("seed", rand.Uint64(), "of the random choices of TestSafety; default: a new one each time")
+	first     = flag.Bool("first", false, "stop TestSafety after the first round with a violation")
+	histories = flag.String("histories", "", "keep all histories of TestSafety in this `folder`; default: only those with violations, in a temporary folder")
+)
+
+// TestSafety is make safety and make soak.
+func TestSafety(t *testing.T) {
+	if *duration == 0 {
+		return
+	}
+	opts := mix.Options{Seed: *seed, Duration: *duration, First: *first, Dir: *histories, KeepAll: *histories != ""}
+	if opts.KeepAll {
+		require.NoError(t, os.MkdirAll(opts.Dir, 0o750))
+	} else {
+		var err error
+		opts.Dir, err = os.MkdirTemp("", "safety") //nolint:usetesting // the histories with violations outlive the test
+		require.NoError(t, err)
+	}
+	t.Logf("seed %d, %v, histories in %s", opts.Seed, opts.Duration, opts.Dir)
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r := mix.Run(ctx, t, opts)
+	t.Log(r)
+	for _, h := range r.Histories {
+		t.Logf("go -C integration run ./safety check %s", h)
+		t.Logf("go -C integration run ./safety trace %s > %s.trace.json", h, h)
+	}
+	if len(r.Histories) == 0 {
+		require.NoError(t, os.RemoveAll(opts.Dir))
+	}
+	assert.Empty(t, r.Missed(), "too little was done")
+	assert.Empty(t, r.Violations)
 }
 
 // run runs one round that does a bit of everything, and a restore.
 func run(t *testing.T, opts mix.Options) *mix.Report {
 	t.Helper()
-	opts.Seed, opts.Dir, opts.Duration, opts.Small, opts.Progress = 1, t.TempDir(), 5*time.Second, true, t.Output()
-	r, err := mix.Run(t.Context(), opts)
-	require.NoError(t, err)
+	opts.Seed, opts.Dir, opts.Duration, opts.Small = 1, t.TempDir(), 5*time.Second, true
+	r := mix.Run(t.Context(), t, opts)
 	t.Log(r)
 	return r
 }

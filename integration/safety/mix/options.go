@@ -1,9 +1,6 @@
 package mix
 
-import (
-	"io"
-	"time"
-)
+import "time"
 
 // Options configure [Run].
 type Options struct {
@@ -13,14 +10,12 @@ type Options struct {
 	// Duration of the mix. A round that has begun is finished, and up to as much time again is added while a floor is
 	// not reached: a busy machine does less in the same time.
 	Duration time.Duration
-	// Dir is where the servers keep their data, on a real disk, and where histories are written.
+	// Dir is where histories are written.
 	Dir string
 	// First ends the run after the first round with a violation.
 	First bool
 	// KeepAll also keeps the histories of clean rounds.
 	KeepAll bool
-	// Progress gets a line after each round.
-	Progress io.Writer
 	// Small runs half as many clients and workers, for the suite's own tests.
 	Small bool
 	// Unfenced makes the fenced resources accept all tokens, so that a test can see that a run finds it.

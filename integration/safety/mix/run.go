@@ -3,15 +3,15 @@ package mix
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"math"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -28,7 +28,7 @@ const adopter = 1
 
 type run struct {
 	opts     Options
-	tb       *scaffold
+	tb       testing.TB
 	report   *Report
 	tape     *tape
 	secured  *secured
@@ -47,18 +47,19 @@ type run struct {
 	routines int    // after the third round
 }
 
-// Run runs the mix and reports what it has found. When ctx ends, the present round is cut short and checked as usual.
-// An error means that the run itself could not be carried out.
-func Run(ctx context.Context, opts Options) (*Report, error) {
+// Run runs the mix and reports what it has found, and prints a line after each round. When ctx ends, the present round is
+// cut short and checked as usual. The test fails only if the run itself could not be carried out.
+func Run(ctx context.Context, t *testing.T, opts Options) *Report {
+	t.Helper()
 	report := newReport(opts.Seed)
 	leaks := []goleak.Option{goleak.IgnoreCurrent(), goleak.IgnoreTopFunction(stuckStream)}
-	r := &run{opts: opts, report: report, tape: newTape(opts.Dir), tb: &scaffold{dir: filepath.Join(opts.Dir, "data")}}
-	hung, err := r.tb.run(func() { r.mix(ctx) })
-	if err != nil {
-		return nil, err
-	}
+	var tb patient
+	t.Run("mix", func(t *testing.T) {
+		tb.TB = t
+		(&run{opts: opts, report: report, tape: newTape(opts.Dir), tb: &tb}).mix(ctx)
+	})
 	known := stuck
-	if hung {
+	if tb.hung.Load() {
 		known = append(slices.Clone(stuck), unclosed...)
 	}
 	for _, f := range known {
@@ -67,7 +68,30 @@ func Run(ctx context.Context, opts Options) (*Report, error) {
 	if err := goleak.Find(leaks...); err != nil {
 		report.violate(0, "end", "goroutines are left: %v", err)
 	}
-	return report, nil
+	return report
+}
+
+// patient is a test that goes on if a cleanup hangs, as the Close of etcd's client may: see stuck.
+type patient struct {
+	testing.TB
+
+	hung atomic.Bool // a cleanup did
+}
+
+// Cleanup runs f in a goroutine, and leaves it behind if it takes more than 10 s.
+func (p *patient) Cleanup(f func()) {
+	p.TB.Cleanup(func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f()
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			p.hung.Store(true)
+		}
+	})
 }
 
 func (r *run) mix(ctx context.Context) {
@@ -162,8 +186,7 @@ func (r *run) round(ctx, life context.Context, number int) {
 	r.report.count(peerOverlaps, verdict.Count(check.PeerOverlaps))
 	r.report.count(controlStale, verdict.Count(check.ControlStale))
 	r.report.count(staleByReader, verdict.Count(check.RefusedForReaders))
-	_, _ = fmt.Fprintf(r.opts.Progress, "%8s  %s, checked in %v\n",
-		r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
+	r.tb.Logf("%8s  %s, checked in %v", r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
 	r.keep(before == r.report.violations())
 }
 
