@@ -2,6 +2,7 @@ package mix
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -102,6 +103,18 @@ func (c *client) replace(ctx context.Context) error {
 	_ = c.current().Close(closing) // a lease that was not revoked expires
 	cancel()
 	return insist(ctx, c.open) // etcd refuses while it has no space, or while the user lacks the permission
+}
+
+// closeSession closes a session. If servers are so slow that a lease is not revoked within its life, that is no error: it
+// expires by itself.
+func closeSession(ctx context.Context, s *lease.Session) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := s.Close(ctx)
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // stuck are the functions in which etcd's client 3.7.3 may hang when it is closed: if a watch was refused while its

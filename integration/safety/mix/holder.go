@@ -85,9 +85,7 @@ func serve(o order) error {
 	c.start(3, o.Seed)
 	<-draining
 	c.wg.Wait()
-	closing, stop := context.WithTimeout(context.Background(), served)
-	defer stop()
-	return session.Close(closing) // the client is not closed, since that may hang; it ends with the process
+	return closeSession(context.Background(), session) // the client is not closed, since that may hang; it ends with the process
 }
 
 // dial makes a client. It retries until ctx ends, since a member must authenticate the user.

@@ -28,6 +28,9 @@ const (
 	newcomers = 2                // clients that come after the restore
 )
 
+// patience bounds the waits for what must come at some time, however slow the machine is. Only a run that fails reaches it.
+const patience = time.Minute
+
 // served is the time within which every waiter must be served after all faults have ended: a lease that was renewed
 // just before a change of leader lives for two TTLs, and the servers have three seconds to find each other.
 const served = 2*ttl + 3*time.Second

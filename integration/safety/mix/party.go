@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -38,9 +37,7 @@ func (r *restoration) leave(ctx context.Context, parties []*party) {
 	var wg sync.WaitGroup
 	for _, p := range parties {
 		wg.Go(func() {
-			closing, cancel := context.WithTimeout(ctx, served)
-			defer cancel()
-			if err := p.current().Close(closing); err != nil {
+			if err := closeSession(ctx, p.current()); err != nil {
 				r.wrong("a session of %s in era %d: %v", p.name, p.era, err)
 			}
 		})
@@ -66,11 +63,11 @@ func (p *party) witness(i int) *witness {
 // also waits until each party that is to stay holds its lock.
 func (r *restoration) ready(ctx context.Context, revision int64) {
 	missing := ""
-	await(ctx, time.Minute, func(context.Context) (bool, error) {
+	await(ctx, 5*patience, func(context.Context) (bool, error) {
 		missing = r.missing(revision)
 		return missing == "", nil
 	})
-	require.Empty(r.tb, missing, "it has not come to revision %d in a minute", revision)
+	require.Empty(r.tb, missing, "it has not come to revision %d", revision)
 }
 
 func (r *restoration) missing(revision int64) string {

@@ -17,7 +17,7 @@ import (
 // peace follows after all faults are healed and all locks are released. No fault then excuses it if a waiter is served
 // late or out of order, or if a holder learns of a loss late or never. Only a cluster that is slow by itself does.
 func (r *round) peace(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 2*served)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i, name := range r.names.Elections {

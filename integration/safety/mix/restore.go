@@ -35,9 +35,6 @@ type restoration struct {
 const (
 	witnesses = 4 // of each party
 	nextEra   = 1 // of the tokens after the restore
-
-	// patience is the bound of each step: a lease of four TTLs may come back and expire, since nobody renews it.
-	patience = served + 6*ttl
 )
 
 func (r *restoration) wrong(format string, args ...any) {
@@ -46,7 +43,7 @@ func (r *restoration) wrong(format string, args ...any) {
 
 func (run *run) restore(life context.Context) {
 	run.endWatch() // revisions start again, so it would miss changes
-	ctx, cancel := context.WithTimeout(life, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(life, 15*patience)
 	defer cancel()
 	// Before a member serves a request with an auth token, it waits for the revision at which the token was given out.
 	// After a restore that revision may never come, so clients with a token would learn nothing.
@@ -151,17 +148,15 @@ const restoredFault = "restored from a snapshot"
 
 // awaitEnds waits for the end of handles that were live when the members were killed.
 func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
-	back := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	for h, p := range live {
-		bound := p.ttl + 3*time.Second // the deadline, or a renewal that finds the restore
 		select {
 		case <-ctx.Done():
-			return
-		case <-h.ctx.Done():
-		case <-time.After(time.Until(back.Add(bound))):
+		case <-h.ctx.Done(): // by its deadline, or by a renewal that finds the restore
 		}
 		if h.ctx.Err() == nil { // the time may be over because the wait for another handle was long
-			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
+			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, patience)
 			continue
 		}
 		cause := context.Cause(h.ctx)

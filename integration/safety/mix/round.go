@@ -141,19 +141,19 @@ func (r *round) settle(ctx context.Context) {
 	var processes sync.WaitGroup
 	for _, b := range r.berths {
 		processes.Go(func() {
-			if err := b.drain(3 * served); err != nil {
+			if err := b.drain(2 * patience); err != nil {
 				r.complain("end", "%v", err)
 			}
 		})
 	}
 	r.awaitServed(served)
 	r.report.longest(slowestServed, time.Since(healed))
-	r.awaitCrews(3 * served)
+	r.awaitCrews(patience)
 	r.giveUp()
 	processes.Wait()
 	r.peace(ctx)
 	if left := r.leftKeys(ctx, roundPrefix(r.number)); len(left) > 0 {
-		r.complain("I7", "%v after all locks were released, keys are left: %s", served, strings.Join(left, ", "))
+		r.complain("I7", "%v after all locks were released, keys are left: %s", patience, strings.Join(left, ", "))
 	}
 	r.awaitObservers(ctx, served)
 	r.out.close()
@@ -166,16 +166,15 @@ func (r *round) settle(ctx context.Context) {
 }
 
 // awaitServed checks that every waiter is served within the bound, as I7 says. If the cluster is slow meanwhile, the
-// bound counts from the last slow commit, but it is at most three times as long.
+// bound counts from the last slow commit. If it is slow for three times as long, that excuses the waiters.
 func (r *round) awaitServed(bound time.Duration) {
 	for began := r.tape.Now(); ; {
 		waiters, changed := r.tape.waiting()
 		if len(waiters) == 0 {
 			return
 		}
-		slow := time.Duration(r.pulse.last.Load())
-		if r.tape.Now() > max(began, min(slow, began+2*bound))+bound {
-			r.complain("I7", "%v after all faults were healed, %d callers still wait: %s", r.tape.Now()-began, len(waiters), strings.Join(waiters, "; "))
+		if now := r.tape.Now(); now > began+bound && !r.pulse.wasSlow(now-bound) || now > began+3*bound {
+			r.complainSince(now-bound, "I7", "%v after all faults were healed, %d callers still wait: %s", now-began, len(waiters), strings.Join(waiters, "; "))
 			r.giveUp() // so that the run can end
 			return
 		}
@@ -201,7 +200,7 @@ func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
 	for _, w := range r.watchers {
 		await(ctx, bound, func(context.Context) (bool, error) { return w.token.Load() == 0, nil })
 		if token := w.token.Load(); token != 0 {
-			r.complain("I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
+			r.complainSince(r.tape.Now()-bound, "I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
 		}
 		w.stop()
 		<-w.done

@@ -222,18 +222,16 @@ func (r *run) checkMemory(round *round) {
 // closeSessions closes all sessions and then looks for keys and leases that are left on the servers.
 func (r *run) closeSessions(ctx context.Context) {
 	for _, c := range r.clients {
-		closing, cancel := context.WithTimeout(ctx, served)
 		// An adopting session reports keys that may still arrive; they go with the lease.
-		if err := c.current().Close(closing); err != nil && !c.adopts {
+		if err := closeSession(ctx, c.current()); err != nil && !c.adopts {
 			r.report.violate(0, "end", "close the session of %s: %v", c.name, err)
 		}
-		cancel()
 	}
 	if left := r.leftKeys(ctx, ""); len(left) > 0 {
 		r.report.violate(0, "I7", "keys are left after Close: %q", left)
 	}
 	left := 0
-	await(ctx, served, func(ctx context.Context) (bool, error) {
+	await(ctx, patience, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Leases(ctx)
 		if err == nil {
 			left = len(resp.Leases)
@@ -241,15 +239,14 @@ func (r *run) closeSessions(ctx context.Context) {
 		return left == 0, err
 	})
 	if left > 0 {
-		r.report.violate(0, "end", "%d leases are left %v after Close", left, served)
+		r.report.violate(0, "end", "%d leases are left %v after Close", left, patience)
 	}
 }
 
-// leftKeys waits until there is no key with the prefix, and returns those that are left when a waiter would have to be
-// served.
+// leftKeys waits until there is no key with the prefix, and returns those that are left.
 func (r *run) leftKeys(ctx context.Context, prefix string) (left []string) {
 	left = []string{"not known"}
-	await(ctx, served, func(ctx context.Context) (bool, error) {
+	await(ctx, patience, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
 			return false, err

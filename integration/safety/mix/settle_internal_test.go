@@ -11,8 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/lease"
 )
 
 // soonOver returns a round in which nothing runs.
@@ -38,6 +40,12 @@ func TestRound_complainsOfAWaiterThatIsNotServed(t *testing.T) {
 	r.awaitServed(time.Millisecond)
 	requireComplaint(t, r, "I7", "op 7 of client 1/worker 2 for a")
 	require.True(t, gaveUp, "the waiters give up, so that the run can end")
+
+	gaveUp, r.report.Violations = false, nil
+	r.pulse.last.Store(int64(r.tape.Now() + time.Minute)) // the cluster is slow all the time
+	r.awaitServed(time.Millisecond)
+	require.Empty(t, r.report.Violations)
+	require.True(t, gaveUp)
 }
 
 func TestRound_complainsOfAnObserverThatStillSeesALeader(t *testing.T) {
@@ -97,6 +105,35 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 func TestStrike_takesNothingIfNoKeyIsLeft(t *testing.T) {
 	s := &strike{nemesis: &nemesis{run: &run{watch: &keyWatch{}}}}
 	require.False(t, s.taken(func(*strike, string) bool { return true }, "", 7))
+}
+
+func TestCloseSession_complainsOfNoSlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fakeetcd.New()
+		t.Cleanup(server.Close)
+		client := server.NewClient(t.Context())
+		opened := func() *lease.Session {
+			s, err := lease.NewSession(t.Context(), client.Client, lease.Options{TTL: ttl})
+			require.NoError(t, err)
+			return s
+		}
+		slow, busy := opened(), opened()
+		client.Inject(fakeetcd.Revoke, fakeetcd.Fault{Before: served})
+		require.NoError(t, closeSession(t.Context(), slow))
+		client.Reset()
+		var wg sync.WaitGroup
+		ends := make(chan struct{})
+		wg.Go(func() {
+			_ = busy.Do(t.Context(), "a", func(context.Context, fence.Token) error {
+				<-ends
+				return nil
+			})
+		})
+		synctest.Wait()
+		require.ErrorContains(t, closeSession(t.Context(), busy), "have not ended")
+		close(ends)
+		wg.Wait()
+	})
 }
 
 // A member that is stopped may carry the write out after the operator gave up.
