@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,9 +23,29 @@ import (
 type mutant struct {
 	name string
 	file string // the file that is changed
-	old  string // text that is in file exactly once
-	new  string // replaces old
+	edit string // a place that is in file exactly once, with [-what is taken out-] and {+what is put in+}, as git's word diff shows it
 	by   killer
+}
+
+var edited = regexp.MustCompile(`(?s)\[-(.*?)-\]|\{\+(.*?)\+\}`)
+
+// old and new return the text of the place before and after the edit.
+func (m mutant) old() string { return edited.ReplaceAllString(m.edit, "$1") }
+func (m mutant) new() string { return edited.ReplaceAllString(m.edit, "$2") }
+
+// table has mutants by the files that they change, and by their names.
+type table map[string]map[string]struct {
+	edit string
+	by   killer
+}
+
+func (t table) mutants() (all []mutant) {
+	for _, file := range slices.Sorted(maps.Keys(t)) {
+		for _, name := range slices.Sorted(maps.Keys(t[file])) {
+			all = append(all, mutant{name, file, t[file][name].edit, t[file][name].by})
+		}
+	}
+	return all
 }
 
 // killer is an assertion of a test.
@@ -116,7 +137,7 @@ func (b *bench) schemata() (overlay string, err error) {
 }
 
 // heavy are packages with many dependencies, which the tests have compiled with the flags of GOFLAGS.
-var heavy = []string{inK8slock, inRedis, inS3fence, onSQLite}
+var heavy = []string{inK8slock, inRedis, inS3fence, onSQLite, byMix.dir}
 
 // build returns the test binary of a package, which it builds once. It leaves out the symbol tables, which no test
 // reads, so that linking is faster.
@@ -140,8 +161,9 @@ func (b *bench) file(name string) string {
 	return filepath.Join(b.temp, fmt.Sprint(name, "-", b.files.Add(1)))
 }
 
-// run runs one test with a mutant selected, or with none if the name is empty. A failed test is not an error.
-func (b *bench) run(k killer, mutant string) (output string, err error) {
+// run runs one test with a mutant selected, or with none if the name is empty, and with more flags. A failed test is not an
+// error.
+func (b *bench) run(k killer, mutant string, args ...string) (output string, err error) {
 	overlay, err := b.schemata()
 	if err != nil {
 		return "", err
@@ -154,7 +176,8 @@ func (b *bench) run(k killer, mutant string) (output string, err error) {
 	for i, part := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
 	}
-	cmd := b.command(k.dir, overlay, binary, "-test.v", "-test.count=1", "-test.timeout=2m", "-test.run="+strings.Join(parts, "/"))
+	args = append([]string{"-test.v", "-test.count=1", "-test.timeout=2m", "-test.run=" + strings.Join(parts, "/")}, args...)
+	cmd := b.command(k.dir, overlay, binary, args...)
 	cmd.Env = append(cmd.Env, selector+"="+mutant)
 	text, err := cmd.CombinedOutput()
 	if _, failed := errors.AsType[*exec.ExitError](err); failed {

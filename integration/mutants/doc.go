@@ -9,14 +9,14 @@
 //
 // # To add a mutant
 //
-// Add an entry to the table of its package, in the file that is named after it. The old text must be in the changed
-// file exactly once, inside of one function, and the file must compile with the new text instead: no variable may
+// Add it to the table of its package, in the file that is named after that, below the file that it changes. The edited
+// place must be there exactly once, inside of one function, and the file must compile with the edit: no variable may
 // become unused. Choose a fault that somebody could really make, and the fastest test that notices it, preferably in a
 // synctest bubble. If no test notices it, write one first.
 //
 // # When the code changes
 //
-// If a mutant's old text is gone, the test fails: write the same fault for the present code. Drop the mutant only if
+// If a mutant's place is gone, the test fails: write the same fault for the present code. Drop the mutant only if
 // the fault is no longer possible. If a killer or its assertion is gone, the test fails too: name the assertion that
 // notices the fault now. If a mutant lives, its killer no longer notices the fault: mend that test.
 package mutants

@@ -5,180 +5,123 @@ const (
 	inK8slock  = "election/k8slock"
 )
 
-var electionMutants = []mutant{
-	{
-		name: "Run: releases before lead has returned",
-		file: "election/run.go",
-		old:  "work, done := scope.Work(l.Context(), ctx)\n",
-		new:  "work, done := scope.Work(l.Context(), ctx)\n\tdefer context.AfterFunc(work, func() { _ = l.hold.Release(context.WithoutCancel(ctx), nil) })()\n",
-		by:   killer{inElection, "TestRun_contextEndsWhileItLeads", `next.requireWaiting(t)`},
+var electionMutants = table{
+	"election/run.go": {
+		"Run: releases before lead has returned": {
+			"work, done := scope.Work(l.Context(), ctx)\n{+\tdefer context.AfterFunc(work, func() { _ = l.hold.Release(context.WithoutCancel(ctx), nil) })()\n+}",
+			killer{inElection, "TestRun_contextEndsWhileItLeads", `next.requireWaiting(t)`},
+		},
 	},
-	{
-		name: "Transfer: does not check that the candidate waits",
-		file: "election/leadership.go",
-		old:  "if err != nil {\n\t\t// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.\n\t\tif ended := l.Err(); ended != nil {\n\t\t\treturn ended\n\t\t}\n\t\treturn err\n\t}\n",
-		new:  "",
-		by:   killer{inElection, "TestLeadership_Transfer_fails", `require.NoError(t, l.Err())`},
+	"election/leadership.go": {
+		"Transfer: does not check that the candidate waits": {
+			"[-if err != nil {\n\t\t// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.\n\t\tif ended := l.Err(); ended != nil {\n\t\t\treturn ended\n\t\t}\n\t\treturn err\n\t}\n-]",
+			killer{inElection, "TestLeadership_Transfer_fails", `require.NoError(t, l.Err())`},
+		},
+		"Transfer: only resigns": {
+			"[-deleted, missed, err = l.handOver(ctx, to)-]{+_ = to+}",
+			killer{inElection, "TestLeadership_Transfer_candidateGoesAtTheLastMoment", `require.ErrorIs(t, err, tc.want)`},
+		},
 	},
-	{
-		name: "Transfer: only resigns",
-		file: "election/leadership.go",
-		old:  "deleted, missed, err = l.handOver(ctx, to)",
-		new:  "_ = to",
-		by:   killer{inElection, "TestLeadership_Transfer_candidateGoesAtTheLastMoment", `require.ErrorIs(t, err, tc.want)`},
+	"election/handover.go": {
+		"Transfer: does not compare the candidate's key": {
+			"\t\t[-h.next-]{+e+}.Held(),\n",
+			killer{inElection, "TestLeadership_Transfer_candidateGoesAtTheLastMoment", `require.ErrorIs(t, err, tc.want)`},
+		},
+		"Transfer: does not compare the leader's own key": {
+			`[-e.Held(), clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease-]{+h.next.Held(), h.next.Held(+}),`,
+			killer{inElection, "TestLeadership_Transfer_keysChangeAtTheLastMoment", `require.ErrorIs(t, err, want)`},
+		},
+		"Transfer: does not write the leader's key before it passes candidates over": {
+			"if [-len(h.between) > 0-]{+false+} {",
+			killer{inElection, "TestCampaign_entersAgain_asTheLeaderGoes/not_yet", `b.requireWaiting(t)`},
+		},
+		"Transfer: deletes the keys of candidates between without a comparison": {
+			"clientv3.OpTxn([-[]clientv3.Cmp{b.Held()}-]{+nil+},",
+			killer{inElection, "TestLeadership_Transfer_keysChangeAtTheLastMoment/one_between_is_another's", `require.Len(t, s.srv.Keys(keys[tc.stays]), 1)`},
+		},
 	},
-	{
-		name: "Transfer: does not compare the candidate's key",
-		file: "election/handover.go",
-		old:  "\t\th.next.Held(),\n",
-		new:  "\t\te.Held(),\n",
-		by:   killer{inElection, "TestLeadership_Transfer_candidateGoesAtTheLastMoment", `require.ErrorIs(t, err, tc.want)`},
+	"election/proclaim.go": {
+		"Proclaim: a late request undoes a later one": {
+			`If:   []clientv3.Cmp{e.Held()[-, clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)-]},`,
+			killer{inElection, "TestLeadership_Proclaim_lateRequestUndoesNothing", `require.Equal(t, []string{"second"}, values(p.srv))`},
+		},
+		"Proclaim: hides a request to hand over": {
+			"[-\t\tl.as.touched(l.written) // the watch may show the next write only\n-]",
+			killer{inElection, "TestLeadership_Proclaim_isNoRequestToHandOver", `require.ErrorIs(t, l.Err(), election.ErrHandedOver)`},
+		},
 	},
-	{
-		name: "Transfer: does not compare the leader's own key",
-		file: "election/handover.go",
-		old:  "e.Held(), clientv3.Compare(clientv3.LeaseValue(e.Key), \"=\", e.Lease),",
-		new:  "h.next.Held(), h.next.Held(),",
-		by:   killer{inElection, "TestLeadership_Transfer_keysChangeAtTheLastMoment", `require.ErrorIs(t, err, want)`},
+	"election/candidate.go": {
+		"a candidate asks a later leader to hand over": {
+			`clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "[-=", leader.CreateRevision-]{+!=", 0+})`,
+			killer{inElection, "TestCampaign_asks", `require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))`},
+		},
+		"a new leader does not look for candidates of a higher priority": {
+			"[-c.waited = true\n-]",
+			killer{inElection, "TestRun_priority", `requireReigns(t, srv, append(tc.before, tc.after...)...)`},
+		},
 	},
-	{
-		name: "Transfer: does not write the leader's key before it passes candidates over",
-		file: "election/handover.go",
-		old:  "if len(h.between) > 0 {",
-		new:  "if false {",
-		by:   killer{inElection, "TestCampaign_entersAgain_asTheLeaderGoes/not_yet", `b.requireWaiting(t)`},
+	"election/k8slock/write.go": {
+		"k8slock: releases the successor's record": {
+			"case release && !l.ours{+ && t == nil+}:",
+			killer{inK8slock, "TestLock_releaseLeavesTheSuccessorAlone", `require.Error(t, err)`},
+		},
+		"k8slock: replaces a record without a comparison": {
+			`unchanged := clientv3.Compare(clientv3.ModRevision(l.key), "[-=", l.revision-]{+>", int64(-1)+})`,
+			killer{inK8slock, "TestLock_errorsOfTheAPI", `require.True(t, apierrors.IsConflict(`},
+		},
+		"k8slock: the deadline counts from the answer": {
+			"if {+began = clock.System.Now(); +}!t.extend(began) {",
+			killer{inK8slock, "TestLock_localDeadline", `require.Equal(t, leaseDuration-margin, time.Since(began)`},
+		},
+		"k8slock: its own write whose answer was lost counts as another's": {
+			"\t\t\t\t[-rev-]{+_+} = kv.ModRevision\n",
+			killer{inK8slock, "TestLock_renewalGoesThroughLostMessages/answer_swallowed_Txn", `require.NoError(t, a.Update(t.Context(), a.leaderRecord()))`},
+		},
+		"k8slock: any record counts as its own": {
+			"if [-bytes.Equal(kv.Value, value)-]{+len(kv.Value) > 0+} {",
+			killer{inK8slock, "TestLock_conflictBetweenTwoAttempts/acquisition_request", `require.True(t, apierrors.IsAlreadyExists(`},
+		},
+		"k8slock: a late write of an earlier call counts as a renewal": {
+			"writtenRecord{record, rand.[-Uint64(-]{+Uint64N(1+})}",
+			killer{inK8slock, "TestLock_writeOfAnEarlierCallIsNoRenewal", `require.True(t, apierrors.IsConflict(`},
+		},
+		"k8slock: a second tenure while the elector leads": {
+			"if leading {+&& l.present() == nil +}{",
+			killer{inK8slock, "TestLock_noSecondTenureWhileTheElectorLeads", `a.leaderRecord()), k8slock.ErrLost)`},
+		},
 	},
-	{
-		name: "Transfer: deletes the keys of candidates between without a comparison",
-		file: "election/handover.go",
-		old:  "clientv3.OpTxn([]clientv3.Cmp{b.Held()},",
-		new:  "clientv3.OpTxn(nil,",
-		by:   killer{inElection, "TestLeadership_Transfer_keysChangeAtTheLastMoment/one_between_is_another's", `require.Len(t, s.srv.Keys(keys[tc.stays]), 1)`},
+	"lease/candidate.go": {
+		"a candidate whose key is deleted as its turn comes leads": {
+			"if [-err == nil && !-]state.CompareAndSwap(waits, leads){+; false+} {",
+			killer{inElection, "TestCampaign_entersAgain_asItsTurnComes", `require.Len(t, p.srv.Keys(l.Key()), 1)`},
+		},
+		"a candidate whose key is deleted while it waits reports a loss": {
+			"if [-end == queue.Deleted && state.CompareAndSwap(waits, passed)-]{+false+} {",
+			killer{inElection, "TestCampaign_entersAgain", `b.requireWaiting(t)`},
+		},
 	},
-	{
-		name: "Proclaim: a late request undoes a later one",
-		file: "election/proclaim.go",
-		old:  `If:   []clientv3.Cmp{e.Held(), clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)},`,
-		new:  `If:   []clientv3.Cmp{e.Held()},`,
-		by:   killer{inElection, "TestLeadership_Proclaim_lateRequestUndoesNothing", `require.Equal(t, []string{"second"}, values(p.srv))`},
+	"election/k8slock/tenure.go": {
+		"k8slock: a late renewal revives a tenure": {
+			"[-if !t.live() {\n\t\treturn false\n\t}\n\t-]t.mu.Lock()\n\tt.from",
+			killer{inK8slock, "TestLock_renewalAcrossTheDeadline", `a.leaderRecord()), k8slock.ErrLost)`},
+		},
+		"k8slock: a host that wakes up leads for another half second": {
+			"look := clock.[-System-]{+Clock{Boot: clock.System.Boot}+}.NewTimer(",
+			killer{inK8slock, "TestLock_suspendedHost/alarms", `require.LessOrEqual(t, time.Since(began), 5*time.Second+1+late)`},
+		},
+		"k8slock: a context of a tenure is kept until the tenure ends": {
+			"scope.Work(t.ctx, [-ctx-]{+context.WithoutCancel(ctx)+})",
+			killer{inK8slock, "TestLock_NewContext_isFreed", `require.Nil(t, held.Value())`},
+		},
+		"k8slock: a context of a tenure ends after the release is sent": {
+			"scope.Work([-t.ctx, -]{+ctx, t.+}ctx)",
+			killer{inK8slock, "TestLock_NewContext_endsBeforeARelease", `require.False(t, late)`},
+		},
 	},
-	{
-		name: "a candidate asks a later leader to hand over",
-		file: "election/candidate.go",
-		old:  `clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "=", leader.CreateRevision)`,
-		new:  `clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "!=", 0)`,
-		by:   killer{inElection, "TestCampaign_asks", `require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))`},
-	},
-	{
-		name: "k8slock: releases the successor's record",
-		file: "election/k8slock/write.go",
-		old:  "case release && !l.ours:",
-		new:  "case release && !l.ours && t == nil:",
-		by:   killer{inK8slock, "TestLock_releaseLeavesTheSuccessorAlone", `require.Error(t, err)`},
-	},
-	{
-		name: "k8slock: replaces a record without a comparison",
-		file: "election/k8slock/write.go",
-		old:  `unchanged := clientv3.Compare(clientv3.ModRevision(l.key), "=", l.revision)`,
-		new:  `unchanged := clientv3.Compare(clientv3.ModRevision(l.key), ">", int64(-1))`,
-		by:   killer{inK8slock, "TestLock_errorsOfTheAPI", `require.True(t, apierrors.IsConflict(`},
-	},
-	{
-		name: "k8slock: the deadline counts from the answer",
-		file: "election/k8slock/write.go",
-		old:  "if !t.extend(began) {",
-		new:  "if began = clock.System.Now(); !t.extend(began) {",
-		by:   killer{inK8slock, "TestLock_localDeadline", `require.Equal(t, leaseDuration-margin, time.Since(began)`},
-	},
-	{
-		name: "k8slock: its own write whose answer was lost counts as another's",
-		file: "election/k8slock/write.go",
-		old:  "\t\t\t\trev = kv.ModRevision\n",
-		new:  "\t\t\t\t_ = kv.ModRevision\n",
-		by:   killer{inK8slock, "TestLock_renewalGoesThroughLostMessages/answer_swallowed_Txn", `require.NoError(t, a.Update(t.Context(), a.leaderRecord()))`},
-	},
-	{
-		name: "k8slock: any record counts as its own",
-		file: "election/k8slock/write.go",
-		old:  "if bytes.Equal(kv.Value, value) {",
-		new:  "if len(kv.Value) > 0 {",
-		by:   killer{inK8slock, "TestLock_conflictBetweenTwoAttempts/acquisition_request", `require.True(t, apierrors.IsAlreadyExists(`},
-	},
-	{
-		name: "k8slock: a late write of an earlier call counts as a renewal",
-		file: "election/k8slock/write.go",
-		old:  "writtenRecord{record, rand.Uint64()}",
-		new:  "writtenRecord{record, rand.Uint64N(1)}",
-		by:   killer{inK8slock, "TestLock_writeOfAnEarlierCallIsNoRenewal", `require.True(t, apierrors.IsConflict(`},
-	},
-	{
-		name: "a candidate whose key is deleted while it waits reports a loss",
-		file: "lease/candidate.go",
-		old:  "if end == queue.Deleted && state.CompareAndSwap(waits, passed) {",
-		new:  "if false {",
-		by:   killer{inElection, "TestCampaign_entersAgain", `b.requireWaiting(t)`},
-	},
-	{
-		name: "a candidate whose key is deleted as its turn comes leads",
-		file: "lease/candidate.go",
-		old:  "if err == nil && !state.CompareAndSwap(waits, leads) {",
-		new:  "if state.CompareAndSwap(waits, leads); false {",
-		by:   killer{inElection, "TestCampaign_entersAgain_asItsTurnComes", `require.Len(t, p.srv.Keys(l.Key()), 1)`},
-	},
-	{
-		name: "a new leader does not look for candidates of a higher priority",
-		file: "election/candidate.go",
-		old:  "c.waited = true\n",
-		new:  "",
-		by:   killer{inElection, "TestRun_priority", `requireReigns(t, srv, append(tc.before, tc.after...)...)`},
-	},
-	{
-		name: "k8slock: a late renewal revives a tenure",
-		file: "election/k8slock/tenure.go",
-		old:  "if !t.live() {\n\t\treturn false\n\t}\n\tt.mu.Lock()\n\tt.from",
-		new:  "t.mu.Lock()\n\tt.from",
-		by:   killer{inK8slock, "TestLock_renewalAcrossTheDeadline", `a.leaderRecord()), k8slock.ErrLost)`},
-	},
-	{
-		name: "k8slock: a host that wakes up leads for another half second",
-		file: "election/k8slock/tenure.go",
-		old:  "look := clock.System.NewTimer(",
-		new:  "look := clock.Clock{Boot: clock.System.Boot}.NewTimer(",
-		by:   killer{inK8slock, "TestLock_suspendedHost/alarms", `require.LessOrEqual(t, time.Since(began), 5*time.Second+1+late)`},
-	},
-	{
-		name: "k8slock: a second tenure while the elector leads",
-		file: "election/k8slock/write.go",
-		old:  "if leading {",
-		new:  "if leading && l.present() == nil {",
-		by:   killer{inK8slock, "TestLock_noSecondTenureWhileTheElectorLeads", `a.leaderRecord()), k8slock.ErrLost)`},
-	},
-	{
-		name: "k8slock: each renewal opens a stream",
-		file: "election/k8slock/renewals.go",
-		old:  "if last < 0 {",
-		new:  "if true {",
-		by:   killer{inK8slock, "TestLock_keepsTheStreamsOfItsRenewals", `require.Equal(t, tc.want, a.c.KeepAliveStreams())`},
-	},
-	{
-		name: "k8slock: a context of a tenure is kept until the tenure ends",
-		file: "election/k8slock/tenure.go",
-		old:  "scope.Work(t.ctx, ctx)",
-		new:  "scope.Work(t.ctx, context.WithoutCancel(ctx))",
-		by:   killer{inK8slock, "TestLock_NewContext_isFreed", `require.Nil(t, held.Value())`},
-	},
-	{
-		name: "k8slock: a context of a tenure ends after the release is sent",
-		file: "election/k8slock/tenure.go",
-		old:  "scope.Work(t.ctx, ctx)",
-		new:  "scope.Work(ctx, t.ctx)",
-		by:   killer{inK8slock, "TestLock_NewContext_endsBeforeARelease", `require.False(t, late)`},
-	},
-	{
-		name: "Proclaim: hides a request to hand over",
-		file: "election/proclaim.go",
-		old:  "\t\tl.as.touched(l.written) // the watch may show the next write only\n",
-		new:  "",
-		by:   killer{inElection, "TestLeadership_Proclaim_isNoRequestToHandOver", `require.ErrorIs(t, l.Err(), election.ErrHandedOver)`},
+	"election/k8slock/renewals.go": {
+		"k8slock: each renewal opens a stream": {
+			"if [-last < 0-]{+true+} {",
+			killer{inK8slock, "TestLock_keepsTheStreamsOfItsRenewals", `require.Equal(t, tc.want, a.c.KeepAliveStreams())`},
+		},
 	},
 }

@@ -12,513 +12,353 @@ const (
 	onSQLite    = "integration/sqlfence"
 )
 
-var fenceMutants = []mutant{
-	{
-		name: "Guard: no fence",
-		file: "fence/mark.go",
-		old:  "case b.Token < m.write:",
-		new:  "case b.Token < 0:",
-		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "Guard: strict instead of non-strict",
-		file: "fence/mark.go",
-		old:  "case b.Token < m.write:",
-		new:  "case b.Token <= m.write:",
-		by:   killer{inFence, "FuzzGuard/seed#0", `fencetest.RequireRefusal(t, want, err, resource, fmt`},
-	},
-	{
-		name: "Guard: the last stale token is accepted",
-		file: "fence/mark.go",
-		old:  "case b.Token < m.write:",
-		new:  "case b.Token < m.write-1:",
-		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "Guard: Claim installs nothing",
-		file: "fence/guard.go",
-		old:  "Claim(resource string, t Token) error {\n\treturn g.admit(resource, bare(writer(t)), nil)",
-		new:  "Claim(resource string, t Token) error {\n\treturn g.validate(resource, bare(writer(t)))",
-		by:   killer{inFence, "FuzzGuard/seed#0", `require.Equal(t, model[resource], marksOf(g, resource).Normal())`},
-	},
-	{
-		name: "Guard: a token is not compared again after a wait",
-		file: "fence/mark.go",
-		old:  "if err := m.raise(resource, b); err != nil || fn == nil {",
-		new:  "if fn != nil {\n\t\tm.marks.Store(&marks{write: b.Token})\n\t} else if err := m.raise(resource, b); err != nil || true {",
-		by:   killer{inFence, "TestGuard_waitersAreComparedAgain", `require.Equal(t, map[string]fence.Token{"orders": newest}, g.Marks())`},
-	},
-	{
-		name: "Guard: Do lets newer tokens in before its function has returned",
-		file: "fence/mark.go",
-		old:  "defer m.give()\n\tif err := m.raise(resource, b); err != nil || fn == nil {",
-		new:  "err = m.raise(resource, b)\n\tm.give()\n\tif err != nil || fn == nil {",
-		by:   killer{inFence, "TestGuard_Do_newerTokenWaits", `54 was accepted while 41 was still writing`},
-	},
-	{
-		name: "Guard: Load lowers a mark",
-		file: "fence/mark.go",
-		old:  "if m.marks.Load().has(b) {\n\t\treturn\n\t}\n\tm.turn <- struct{}{}\n\tm.lift(b)",
-		new:  "m.turn <- struct{}{}\n\t*m.marks.Load() = m.marks.Load().lifted(b)\n\tm.marks.Load().write = b.Token",
-		by:   killer{inFence, "FuzzGuard/seed#4", `require.Equal(t, model[resource], marksOf(g, resource).Normal())`},
-	},
-	{
-		name: "Guard: a reader does not fence the writer before it",
-		file: "fence/mark.go",
-		old:  "!b.read && b.Token < m.read",
-		new:  "false",
-		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `ByReader: true}, g.Check("orders", 41))`},
-	},
-	{
-		name: "Guard: a reader fences the readers before it",
-		file: "fence/mark.go",
-		old:  "!b.read && b.Token < m.read",
-		new:  "b.Token < m.read",
-		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.NoError(t, g.CheckRead("orders", 53), "an older reader`},
-	},
-	{
-		name: "Guard: a reader raises the write mark",
-		file: "fence/mark.go",
-		old:  "if b.read {\n\t\tnext.read",
-		new:  "if false {\n\t\tnext.read",
-		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `g.Check("orders", 41))`},
-	},
-	{
-		name: "Guard: a reader does not wait for the older writer's function",
-		file: "fence/guard.go",
-		old:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.admit(resource, bare(reader(t)), nil)",
-		new:  "ClaimRead(resource string, t ReadToken) error {\n\treturn g.find(resource).raise(resource, bare(reader(t)))",
-		by:   killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.Empty(t, g.ReadMarks(), "the reader waits")`},
-	},
-	{
-		name: "a reader's context carries a writer's token",
-		file: "fence/context.go",
-		old:  "t != nil && !t.token.read {",
-		new:  "t != nil {",
-		by:   killer{inFence, "TestContext_carriesOneTenure", `requireCarries(t, fence.NewReadContext(writer, 41), tenure{read: 41})`},
-	},
-	{
-		name: "Guard: a path's claim does not reach the nodes above",
-		file: "fence/guard_path.go",
-		old:  "\t\tif _, err := n.accept(n.resource, n.bid, nil); err != nil {",
-		new:  "\t\tif n.read {\n\t\t\tcontinue\n\t\t}\n\t\tif _, err := n.accept(n.resource, n.bid, nil); err != nil {",
-		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
-	},
-	{
-		name: "Guard: a path's check does not look at the nodes above",
-		file: "fence/guard_path.go",
-		old:  "i == len(path) || path[i] == '/'",
-		new:  "i == len(path)",
-		by:   killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)`},
-	},
-	{
-		name: "Guard: a path's claim waits for one node while it holds another",
-		file: "fence/guard_path.go",
-		old:  "\t\tif _, err := n.accept(n.resource, n.bid, nil); err != nil {",
-		new:  "\t\tn.turn <- struct{}{}\n\t\tdefer n.give()\n\t\tif err := n.raise(n.resource, n.bid); err != nil {",
-		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"the claim holds %s", used)`},
-	},
-	{
-		name: "Guard: a path's claim without the last look",
-		file: "fence/guard_path.go",
-		old:  "return refusedAt(nodes) //",
-		new:  "return nil //",
-		by:   killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"it has waited at %s", busy)`},
-	},
-	{
-		name: "Guard: a token of another lock is accepted",
-		file: "fence/mark.go",
-		old:  "m.lock != \"\" && b.lock != m.lock && !b.moving",
-		new:  "false",
-		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "Guard: every token moves the resource to its lock",
-		file: "fence/mark.go",
-		old:  "if next.lock == \"\" || b.moving {",
-		new:  "if true {",
-		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "a token without a lock's name is accepted by a mark that follows a lock",
-		file: "fence/mark.go",
-		old:  "case !other || !b.strict:",
-		new:  "case !other || b.lock == \"\":",
-		by:   killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "an inner lock's token is sent for the lock that is named",
-		file: "fence/context.go",
-		old:  "slices.Contains(t.locks, string(key))",
-		new:  "len(t.locks) > 0 || slices.Contains(t.locks, string(key))",
-		by:   killer{inFence, "TestForLock", `requireCarries(t, fence.ForLock(nested, "report"), tenure{write: 41, lock: "report"})`},
-	},
-	{
-		name: "Token: without the era",
-		file: "fence/token.go",
-		old:  "return Token(int64(era)<<revisionBits | revision), nil",
-		new:  "return Token(revision), nil",
-		by:   killer{inFence, "TestNewToken_packsEraAndRevision", `require.Equal(t, tt.want, got)`},
-	},
-	{
-		name: "grpcfence: a reader's token is accepted for a write",
-		file: "fence/grpcfence/intercept.go",
-		old:  "err == nil && c.writes && t.Write == 0 {",
-		new:  "err == nil && c.writes && t.Write == 0 && t.Read == 0 {",
-		by:   killer{inGrpcfence, "TestStream_checksAtTheStart/atomic", `"a reader does not write")`},
-	},
-	{
-		name: "grpcfence: a reader is not checked",
-		file: "fence/grpcfence/intercept.go",
-		old:  "if !c.writes && (t.Read == 0 || s.opts.CheckRead == nil) {",
-		new:  "if !c.writes {",
-		by:   killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_true,_moved_false", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
-	},
-	{
-		name: "httpfence: a redirect takes a reader's header to another host",
-		file: "fence/httpfence/transport.go",
-		old:  "case len(set) > 0 && !listed && r.Response != nil:",
-		new:  "case len(set) > 0 && !listed && r.Response != nil && header != ReadHeader:",
-		by:   killer{inHttpfence, "TestTransport_redirectToAnotherHost/reader's_header", `[][]string{nil}, *gotOther)`},
-	},
-	{
-		name: "httpfence: a redirect takes a lock's name to another host",
-		file: "fence/httpfence/transport.go",
-		old:  "case len(set) > 0 && !listed && r.Response != nil:",
-		new:  "case len(set) > 0 && !listed && r.Response != nil && header != LockHeader:",
-		by:   killer{inHttpfence, "TestTransport_redirectToAnotherHost/lock's_header", `[][]string{nil}, *gotOther)`},
-	},
-	{
-		name: "httpfence: a cache may answer with another lock's answer",
-		file: "fence/httpfence/middleware.go",
-		old:  "for _, header := range headers {",
-		new:  "for _, header := range headers[:2] {",
-		by:   killer{inHttpfence, "TestMiddleware_methods", `"whether it has a token or not")`},
-	},
-	{
-		name: "grpcfence: the name of the lock is not sent",
-		file: "fence/grpcfence/metadata.go",
-		old:  `case len(set) == 0 && own[i] != "":`,
-		new:  `case len(set) == 0 && own[i] != "" && key != LockMetadataKey:`,
-		by:   killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_false,_moved_false", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
-	},
-	{
-		name: "a request gets the locks of the service that handles it",
-		file: "fence/context.go",
-		old:  "case t.alone:",
-		new:  "case false:",
-		by:   killer{inFence, "TestForLock_findsNothingBehindATokenOfAnother", `requireCarries(t, fence.ForLock(request, "stock"), tenure{})`},
-	},
-	{
-		name: "wire: a name has several spellings",
-		file: "fence/internal/wire/lock.go",
-		old:  "err != nil || EncodeLock(lock) != text {",
-		new:  "err != nil {",
-		by:   killer{inWire, "FuzzDecodeLock/seed#16", `"a name has one spelling")`},
-	},
-	{
-		name: "redisfence: a token of another lock is accepted",
-		file: "fence/redisfence/send.go",
-		old:  `by.Moves || by.Lock == "" && m.opts.AllowUnnamed`,
-		new:  `by.Moves || by.Lock != "" || m.opts.AllowUnnamed`,
-		by:   killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "redisfence: a write that raises the mark forgets its lock",
-		file: "fence/redisfence/script.go",
-		old:  `luaAdmit + luaGuard)`,
-		new:  `luaAdmit + "local function form(write, read) return write .. ' ' .. read end" + luaGuard)`,
-		by:   killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: no fence while a lock is held",
-		file: "fence/etcdfence/held.go",
-		old:  "etcd.Commit(ctx, h.kv, h.cmps,",
-		new:  "etcd.Commit(ctx, h.kv, nil,",
-		by:   killer{inEtcdfence, "TestNewKV_writesWhileHeld", `requireStale(t, write(t.Context(), kv, "d", "stale")`},
-	},
-	{
-		name: "etcdfence: a lock whose key was taken off its lease counts as held",
-		file: "fence/etcdfence/held.go",
-		old:  "[]clientv3.Cmp{cmp.Clone(), onLease(key)}",
-		new:  "[]clientv3.Cmp{cmp.Clone()}",
-		by:   killer{inEtcdfence, "TestNewKV_keyTakenOffItsLease", `requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "stale"))`},
-	},
-	{
-		name: "etcdfence: no fence by the mark",
-		file: "fence/internal/admission/marks.go",
-		old:  "case b.Token < m.Write:",
-		new:  "case b.Read && b.Token < m.Write:",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: strict instead of non-strict",
-		file: "fence/internal/admission/marks.go",
-		old:  "case b.Token < m.Write:",
-		new:  "case b.Token <= m.Write:",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: Claim raises no mark before the read",
-		file: "fence/etcdfence/marks.go",
-		old:  "error {\n\treturn m.raise(ctx, resource, admission.Bid{})",
-		new:  "error {\n\treturn m.Check(ctx, resource)",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: raises a mark without a comparison",
-		file: "fence/etcdfence/mark.go",
-		old:  `cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev)`,
-		new:  `cond = clientv3.Compare(clientv3.ModRevision(key), ">", min(rev, -1))`,
-		by:   killer{inEtcdfence, "TestMarks_interleaved/lower,_newer_between", `require.Equal(t, tt.refused, err)`},
-	},
-	{
-		name: "etcdfence: a newer writer does not refuse a reader",
-		file: "fence/internal/admission/marks.go",
-		old:  "case b.Token < m.Write:",
-		new:  "case !b.Read && b.Token < m.Write:",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: the mark is the last reader's, not the highest",
-		file: "fence/internal/admission/marks.go",
-		old:  "m.Read = max(m.Read, b.Token)",
-		new:  "m.Read = b.Token",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: a reader raises the marks without a comparison",
-		file: "fence/etcdfence/mark.go",
-		old:  `cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev)`,
-		new:  `if cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev); by.Read { cond = clientv3.Compare(clientv3.ModRevision(key), ">", int64(-1)) }`,
-		by:   killer{inEtcdfence, "TestMarks_interleaved/a_reader,_a_newer_writer", `require.Equal(t, tt.refused, err)`},
-	},
-	{
-		name: "etcdfence: a token of another lock is accepted",
-		file: "fence/internal/admission/marks.go",
-		old:  `b.Lock != m.Lock && !b.Moves`,
-		new:  `b.Lock == "" && !b.Moves`,
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: a token without a name is accepted by a mark that follows a lock",
-		file: "fence/internal/admission/marks.go",
-		old:  "case !other || b.Lax:",
-		new:  "case true:",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "etcdfence: the name is forgotten when the mark is raised",
-		file: "fence/internal/admission/marks.go",
-		old:  "m.Write, m.Read = b.Token, 0",
-		new:  "m.Write, m.Read, m.Lock = b.Token, 0, b.Lock",
-		by:   killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
-	},
-	{
-		name: "sqlfence: no fence",
-		file: "fence/internal/admission/marks.go",
-		old:  "case b.Token < m.Write:",
-		new:  "case b.Token < 0:",
-		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
-	},
-	{
-		name: "sqlfence: non-strict instead of strict",
-		file: "fence/internal/sqlmark/do.go",
-		old:  "if !seen.has(c) {",
-		new:  "if seen.Write <= c.Token {",
-		by:   killer{inSqlfence, "TestDo_errorOfFn", `require.Equal(t, c.runs, runs`},
-	},
-	{
-		name: "sqlfence: no Claim before the read",
-		file: "fence/internal/sqlmark/do.go",
-		old:  "if !seen.has(c) {\n\t\treturn errBehind\n\t}\n",
-		new:  "",
-		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
-	},
-	{
-		name: "Guard: a refusal that the function returns is reported as the resource's",
-		file: "fence/guard.go",
-		old:  "\tif ran {\n\t\tg.Hooks",
-		new:  "\tif ran && err == nil {\n\t\tg.Hooks",
-		by:   killer{inFence, "TestGuard_hooks", `require.NoError(t, failure)`},
-	},
-	{
-		name: "sqlfence: Do reports its own claim to the hooks too",
-		file: "fence/internal/sqlmark/do.go",
-		old:  "if err := e.claimOnce(ctx, db, resource, c); err != nil {",
-		new:  "if err := e.Claim(ctx, db, resource); err != nil {",
-		by:   killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
-	},
-	{
-		name: "sqlfence: a refusal that the function returns is reported as the resource's",
-		file: "fence/internal/sqlmark/do.go",
-		old:  "\tif ran {\n",
-		new:  "\tif ran && err == nil {\n",
-		by:   killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
-	},
-	{
-		name: "sqlfence: a reader does not fence the writer before it",
-		file: "fence/internal/admission/marks.go",
-		old:  "!b.Read && b.Token < m.Read",
-		new:  "!b.Read && b.Token < 0",
-		by:   killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, err, how, reads)`},
-	},
-	{
-		name: "sqlfence: a reader fences the readers before it",
-		file: "fence/internal/admission/marks.go",
-		old:  "!b.Read && b.Token < m.Read",
-		new:  "b.Token < m.Read",
-		by:   killer{onSQLite, "TestMarks_sideBySide/SQLite,_journal_wal", `require.NoError(t, claim(tenure(t, tokens[i]), node))`},
-	},
-	{
-		name: "sqlfence: a reader's claim raises no mark",
-		file: "fence/internal/sqlmark/verbs.go",
-		old:  "err == nil && refused == nil && !seen.has(c) {",
-		new:  "err == nil && refused == nil && !seen.has(c) && !c.Read {",
-		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
-	},
-	{
-		name: "sqlfence: a reader trusts the snapshot of the marks that its lock returned",
-		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "case kept && s.snapshot:",
-		new:  "case kept:",
-		by:   killer{onSQLite, "TestMarks_CheckRead_locksAnOldVersion/Read_Committed,_Check", `require.Zero(t, n, "what a newer writer has written")`},
-	},
-	{
-		name: "sqlfence: a reader's guard has no lock if its mark is raised between two statements",
-		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "if err == nil && !kept && s.has(c) {",
-		new:  "if false {",
-		by:   killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `err, claimed := r.meets(t, transaction, guarded, waits, claim)`},
-	},
-	{
-		name: "sqlfence: a claim on SQLite reads before it writes",
-		file: "fence/internal/sqlmark/store.go",
-		old:  "if known == (marks{}) || s.writesFirst {",
-		new:  "if known == (marks{}) {",
-		by:   killer{onSQLite, "TestMarks_Claim_waitsForTheOneWriter/wal", `require.NoError(t, err, "%s has not waited", name)`},
-	},
-	{
-		name: "sqlfence: a token of another lock is accepted",
-		file: "fence/internal/admission/marks.go",
-		old:  `other := m.Lock != "" &&`,
-		new:  `other := false &&`,
-		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
-	},
-	{
-		name: "sqlfence: a token of another lock is accepted if it comes between a claim's two steps",
-		file: "fence/internal/sqlmark/store.go",
-		old:  "if m.Refuse(resource, c) != nil {",
-		new:  "if c.Lock == \"\" && m.Refuse(resource, c) != nil {",
-		by: killer{
-			onSQLite, "TestMarks_claimsOvertaken/SQLite,_journal_wal",
-			`"the claim that was refused has raised its mark")`,
+var fenceMutants = table{
+	"fence/mark.go": {
+		"Guard: no fence": {
+			"case b.Token < [-m.write-]{+0+}:",
+			killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
+		},
+		"Guard: strict instead of non-strict": {
+			"case b.Token [-<-]{+<=+} m.write:",
+			killer{inFence, "FuzzGuard/seed#0", `fencetest.RequireRefusal(t, want, err, resource, fmt`},
+		},
+		"Guard: the last stale token is accepted": {
+			"case b.Token < m.write{+-1+}:",
+			killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
+		},
+		"Guard: a token is not compared again after a wait": {
+			"if [-err := m.raise(resource, b); err != nil || fn == nil-]{+fn != nil {\n\t\tm.marks.Store(&marks{write: b.Token})\n\t} else if err := m.raise(resource, b); err != nil || true+} {",
+			killer{inFence, "TestGuard_waitersAreComparedAgain", `require.Equal(t, map[string]fence.Token{"orders": newest}, g.Marks())`},
+		},
+		"Guard: Do lets newer tokens in before its function has returned": {
+			"[-defer m.give()\n\tif err := m.raise(resource, b);-]{+err = m.raise(resource, b)\n\tm.give()\n\tif+} err != nil || fn == nil {",
+			killer{inFence, "TestGuard_Do_newerTokenWaits", `54 was accepted while 41 was still writing`},
+		},
+		"Guard: Load lowers a mark": {
+			"[-if m.marks.Load().has(b) {\n\t\treturn\n\t}\n\tm.turn <- struct{}{}\n\tm.lift(b)-]{+m.turn <- struct{}{}\n\t*m.marks.Load() = m.marks.Load().lifted(b)\n\tm.marks.Load().write = b.Token+}",
+			killer{inFence, "FuzzGuard/seed#4", `require.Equal(t, model[resource], marksOf(g, resource).Normal())`},
+		},
+		"Guard: a reader does not fence the writer before it": {
+			"[-!b.read && b.Token < m.read-]{+false+}",
+			killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `ByReader: true}, g.Check("orders", 41))`},
+		},
+		"Guard: a reader fences the readers before it": {
+			"[-!b.read && -]b.Token < m.read",
+			killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.NoError(t, g.CheckRead("orders", 53), "an older reader`},
+		},
+		"Guard: a reader raises the write mark": {
+			"if [-b.read-]{+false+} {\n\t\tnext.read",
+			killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `g.Check("orders", 41))`},
+		},
+		"Guard: a token of another lock is accepted": {
+			`[-m.lock != "" && b.lock != m.lock && !b.moving-]{+false+}`,
+			killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
+		},
+		"Guard: every token moves the resource to its lock": {
+			`if [-next.lock == "" || b.moving-]{+true+} {`,
+			killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
+		},
+		"a token without a lock's name is accepted by a mark that follows a lock": {
+			`case !other || [-!b.strict-]{+b.lock == ""+}:`,
+			killer{inFence, "TestGuard_rules", `rules.Decide(t)`},
 		},
 	},
-	{
-		name: "sqlfence: a check is not refused by a newer claim that comes between its statements",
-		file: "fence/internal/sqlmark/verbs.go",
-		old:  "e.raise(ctx, tx, n.resource, n.Claimant, seen); refused != nil {",
-		new:  "e.raise(ctx, tx, n.resource, n.Claimant, seen); false {",
-		by: killer{
-			onSQLite, "TestMarks_checksOvertaken/PostgreSQL,_Read_Committed",
-			`requireRefused(t, x.increment(as(t, older), how, nowhere), how, reads)`,
+	"fence/guard.go": {
+		"Guard: Claim installs nothing": {
+			"Claim(resource string, t Token) error {\n\treturn g.[-admit(resource, bare(writer(t)), nil-]{+validate(resource, bare(writer(t))+})",
+			killer{inFence, "FuzzGuard/seed#0", `require.Equal(t, model[resource], marksOf(g, resource).Normal())`},
+		},
+		"Guard: a reader does not wait for the older writer's function": {
+			"ClaimRead(resource string, t ReadToken) error {\n\treturn g.[-admit(resource, bare(reader(t)), nil-]{+find(resource).raise(resource, bare(reader(t))+})",
+			killer{inFence, "TestGuard_ClaimRead_waitsForTheOlderWriter", `require.Empty(t, g.ReadMarks(), "the reader waits")`},
+		},
+		"Guard: a refusal that the function returns is reported as the resource's": {
+			"\tif ran {+&& err == nil +}{\n\t\tg.Hooks",
+			killer{inFence, "TestGuard_hooks", `require.NoError(t, failure)`},
 		},
 	},
-	{
-		name: "sqlfence: the lock's name is forgotten when the mark is raised without one",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  "if m.Lock == \"\" || c.Moves {",
-		new:  "if true {",
-		by:   killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
-	},
-	{
-		name: "sqlfence: an announced claim of another lock refuses the rightful holder",
-		file: "fence/internal/sqlmark/marks.go",
-		old:  `follows == "" || follows == s.announced.Lock {`,
-		new:  `follows == follows {`,
-		by: killer{
-			onSQLite, "TestMarks_claimsOvertaken/PostgreSQL,_Read_Committed",
-			`"the other claim is announced")`,
+	"fence/context.go": {
+		"a reader's context carries a writer's token": {
+			"t != nil [-&& !t.token.read -]{",
+			killer{inFence, "TestContext_carriesOneTenure", `requireCarries(t, fence.NewReadContext(writer, 41), tenure{read: 41})`},
+		},
+		"an inner lock's token is sent for the lock that is named": {
+			"{+len(t.locks) > 0 || +}slices.Contains(t.locks, string(key))",
+			killer{inFence, "TestForLock", `requireCarries(t, fence.ForLock(nested, "report"), tenure{write: 41, lock: "report"})`},
+		},
+		"a request gets the locks of the service that handles it": {
+			"case [-t.alone-]{+false+}:",
+			killer{inFence, "TestForLock_findsNothingBehindATokenOfAnother", `requireCarries(t, fence.ForLock(request, "stock"), tenure{})`},
 		},
 	},
-	{
-		name: "sqlfence: a path's claim does not reach the nodes above",
-		file: "fence/internal/sqlmark/path.go",
-		old:  "for _, n := range lacking {",
-		new:  "for _, n := range nodes[:1] {",
-		by: killer{
-			onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
-			`require.NoError(t, err, "what was claimed")`,
+	"fence/guard_path.go": {
+		"Guard: a path's claim does not reach the nodes above": {
+			"\t\tif {+n.read {\n\t\t\tcontinue\n\t\t}\n\t\tif +}_, err := n.accept(n.resource, n.bid, nil); err != nil {",
+			killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
+		},
+		"Guard: a path's check does not look at the nodes above": {
+			"i == len(path)[- || path[i] == '/'-]",
+			killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)`},
+		},
+		"Guard: a path's claim waits for one node while it holds another": {
+			"\t\t[-if _, err := n.accept(n.resource, n.bid, nil-]{+n.turn <- struct{}{}\n\t\tdefer n.give()\n\t\tif err := n.raise(n.resource, n.bid+}); err != nil {",
+			killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"the claim holds %s", used)`},
+		},
+		"Guard: a path's claim without the last look": {
+			"return [-refusedAt(nodes)-]{+nil+} //",
+			killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"it has waited at %s", busy)`},
 		},
 	},
-	{
-		name: "sqlfence: a path's check does not look at the nodes above",
-		file: "fence/internal/sqlmark/path.go",
-		old:  "for _, n := range nodes {",
-		new:  "for _, n := range nodes[:1] {",
-		by: killer{
-			onSQLite, "TestMarks_pathComesAtEveryStep/SQLite,_journal_wal/a,_before_the_transaction",
-			`requirePathRefused(t, err, path)`,
+	"fence/token.go": {
+		"Token: without the era": {
+			"return Token([-int64(era)<<revisionBits | -]revision), nil",
+			killer{inFence, "TestNewToken_packsEraAndRevision", `require.Equal(t, tt.want, got)`},
 		},
 	},
-	{
-		name: "sqlfence: a path's check locks an old version of the marks above",
-		file: "fence/internal/sqlmark/postgresql.go",
-		old:  "case kept && s.snapshot && c.Above:",
-		new:  "case false:",
-		by: killer{
-			onSQLite, "TestMarks_CheckPath_locksAnOldVersion/Repeatable_Read",
-			`require.Error(t, err, "a stale write")`,
+	"fence/grpcfence/intercept.go": {
+		"grpcfence: a reader's token is accepted for a write": {
+			"err == nil && c.writes && t.Write == 0 {+&& t.Read == 0 +}{",
+			killer{inGrpcfence, "TestStream_checksAtTheStart/atomic", `"a reader does not write")`},
+		},
+		"grpcfence: a reader is not checked": {
+			"if !c.writes [-&& (t.Read == 0 || s.opts.CheckRead == nil) -]{",
+			killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_true,_moved_false", `require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)`},
 		},
 	},
-	{
-		name: "sqlfence: a row refuses its own holder's second write",
-		file: "fence/internal/sqlmark/row.go",
-		old:  "AND %s <= %s",
-		new:  "AND %s < %s",
-		by:   killer{onSQLite, "TestUpdateRow/SQLite,_journal_wal", `require.NoError(t, r.updateRow(as(t, newer), r.conn, account, set, 5), "MySQL`},
+	"fence/httpfence/transport.go": {
+		"httpfence: a redirect takes a reader's header to another host": {
+			"case len(set) > 0 && !listed && r.Response != nil{+ && header != ReadHeader+}:",
+			killer{inHttpfence, "TestTransport_redirectToAnotherHost/reader's_header", `[][]string{nil}, *gotOther)`},
+		},
+		"httpfence: a redirect takes a lock's name to another host": {
+			"case len(set) > 0 && !listed && r.Response != nil{+ && header != LockHeader+}:",
+			killer{inHttpfence, "TestTransport_redirectToAnotherHost/lock's_header", `[][]string{nil}, *gotOther)`},
+		},
 	},
-	{
-		name: "sqlfence: a row is written without a comparison",
-		file: "fence/internal/sqlmark/row.go",
-		old:  "AND %s <= %s",
-		new:  "AND %s <> -%s",
-		by:   killer{onSQLite, "TestUpdateRow/SQLite,_journal_wal", `require.True(t, ok`},
+	"fence/httpfence/middleware.go": {
+		"httpfence: a cache may answer with another lock's answer": {
+			"for _, header := range headers{+[:2]+} {",
+			killer{inHttpfence, "TestMiddleware_methods", `"whether it has a token or not")`},
+		},
 	},
-	{
-		name: "sqlfence: a COMMIT whose answer was lost is retried blindly",
-		file: "fence/internal/sqlmark/do.go",
-		old:  "return !errors.Is(err, ErrUnknown) && (",
-		new:  "return errors.Is(err, ErrUnknown) || (",
-		by:   killer{inSqlfence, "TestDo_answerToCommit", `require.Equal(t, c.runs, runs)`},
+	"fence/grpcfence/metadata.go": {
+		"grpcfence: the name of the lock is not sent": {
+			`case len(set) == 0 && own[i] != ""{+ && key != LockMetadataKey+}:`,
+			killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_false,_moved_false", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
+		},
 	},
-	{
-		name: "s3fence: a token of another lock is accepted",
-		file: "fence/s3fence/write.go",
-		old:  "if err := base.Refuse(b.resource(c.key), c.by); err != nil {",
-		new:  "c.by.Moves = true\n\t\tif err := base.Refuse(b.resource(c.key), c.by); err != nil {",
-		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
+	"fence/internal/wire/lock.go": {
+		"wire: a name has several spellings": {
+			"err != nil [-|| EncodeLock(lock) != text -]{",
+			killer{inWire, "FuzzDecodeLock/seed#16", `"a name has one spelling")`},
+		},
 	},
-	{
-		name: "s3fence: a conflict counts as not written though the object could not be read",
-		file: "fence/s3fence/write.go",
-		old:  "unknown = unknown || outcome == conflict\n",
-		new:  "",
-		by:   killer{inS3fence, "TestBucket_Put_notReadBack", `require.ErrorIs(t, err, s3fence.ErrUnknown)`},
+	"fence/redisfence/send.go": {
+		"redisfence: a token of another lock is accepted": {
+			`by.Moves || by.Lock [-== "" &&-]{+!= "" ||+} m.opts.AllowUnnamed`,
+			killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
+		},
 	},
-	{
-		name: "s3fence: the lock is forgotten when a mark is raised",
-		file: "fence/s3fence/write.go",
-		old:  "prev: base.id, state: st}\n",
-		new:  "prev: base.id, state: st}\n\t\th.Lock = c.by.Lock\n",
-		by:   killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
+	"fence/redisfence/script.go": {
+		"redisfence: a write that raises the mark forgets its lock": {
+			`luaAdmit + {+"local function form(write, read) return write .. ' ' .. read end" + +}luaGuard)`,
+			killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
+		},
 	},
-	{
-		name: "quickstart: no Claim before the read",
-		file: "examples/quickstart/demo/worker.go",
-		old:  "if err := book.Claim(ctx); err != nil {\n\t\treturn err\n\t}\n",
-		new:  "",
-		by:   killer{"examples/quickstart/demo", "TestQuickstart_refusesTheStaleWrite", `exampletest.RequireInOrder(t, text,`},
+	"fence/etcdfence/held.go": {
+		"etcdfence: no fence while a lock is held": {
+			"etcd.Commit(ctx, h.kv, [-h.cmps-]{+nil+},",
+			killer{inEtcdfence, "TestNewKV_writesWhileHeld", `requireStale(t, write(t.Context(), kv, "d", "stale")`},
+		},
+		"etcdfence: a lock whose key was taken off its lease counts as held": {
+			"[]clientv3.Cmp{cmp.Clone()[-, onLease(key)-]}",
+			killer{inEtcdfence, "TestNewKV_keyTakenOffItsLease", `requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "stale"))`},
+		},
+	},
+	"fence/internal/admission/marks.go": {
+		"etcdfence: no fence by the mark": {
+			"case b.{+Read && b.+}Token < m.Write:",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"etcdfence: strict instead of non-strict": {
+			"case b.Token [-<-]{+<=+} m.Write:",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"etcdfence: a newer writer does not refuse a reader": {
+			"case {+!b.Read && +}b.Token < m.Write:",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"etcdfence: the mark is the last reader's, not the highest": {
+			"m.Read = [-max(m.Read, b.Token)-]{+b.Token+}",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"etcdfence: a token of another lock is accepted": {
+			`b.Lock [-!= m.Lock-]{+== ""+} && !b.Moves`,
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"etcdfence: a token without a name is accepted by a mark that follows a lock": {
+			"case [-!other || b.Lax-]{+true+}:",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"etcdfence: the name is forgotten when the mark is raised": {
+			"m.Write, m.Read[- = b.Token, 0-]{+, m.Lock = b.Token, 0, b.Lock+}",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+		"sqlfence: no fence": {
+			"case b.Token < [-m.Write-]{+0+}:",
+			killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
+		},
+		"sqlfence: a reader does not fence the writer before it": {
+			"!b.Read && b.Token < [-m.Read-]{+0+}",
+			killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, err, how, reads)`},
+		},
+		"sqlfence: a reader fences the readers before it": {
+			"[-!b.Read && -]b.Token < m.Read",
+			killer{onSQLite, "TestMarks_sideBySide/SQLite,_journal_wal", `require.NoError(t, claim(tenure(t, tokens[i]), node))`},
+		},
+		"sqlfence: a token of another lock is accepted": {
+			`other := [-m.Lock != ""-]{+false+} &&`,
+			killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
+		},
+	},
+	"fence/etcdfence/marks.go": {
+		"etcdfence: Claim raises no mark before the read": {
+			"error {\n\treturn m.[-raise(ctx, resource, admission.Bid{}-]{+Check(ctx, resource+})",
+			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
+		},
+	},
+	"fence/etcdfence/mark.go": {
+		"etcdfence: raises a mark without a comparison": {
+			`cond = clientv3.Compare(clientv3.ModRevision(key), "[-=", rev-]{+>", min(rev, -1)+})`,
+			killer{inEtcdfence, "TestMarks_interleaved/lower,_newer_between", `require.Equal(t, tt.refused, err)`},
+		},
+		"etcdfence: a reader raises the marks without a comparison": {
+			`[-cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev)-]{+if cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev); by.Read { cond = clientv3.Compare(clientv3.ModRevision(key), ">", int64(-1)) }+}`,
+			killer{inEtcdfence, "TestMarks_interleaved/a_reader,_a_newer_writer", `require.Equal(t, tt.refused, err)`},
+		},
+	},
+	"fence/internal/sqlmark/do.go": {
+		"sqlfence: non-strict instead of strict": {
+			"if [-!seen.has(c)-]{+seen.Write <= c.Token+} {",
+			killer{inSqlfence, "TestDo_errorOfFn", `require.Equal(t, c.runs, runs`},
+		},
+		"sqlfence: no Claim before the read": {
+			"[-if !seen.has(c) {\n\t\treturn errBehind\n\t}\n-]",
+			killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
+		},
+		"sqlfence: Do reports its own claim to the hooks too": {
+			"if err := e.[-claimOnce(ctx, db, resource, c-]{+Claim(ctx, db, resource+}); err != nil {",
+			killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
+		},
+		"sqlfence: a refusal that the function returns is reported as the resource's": {
+			"\tif ran {+&& err == nil +}{\n",
+			killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
+		},
+		"sqlfence: a COMMIT whose answer was lost is retried blindly": {
+			"return [-!errors.Is(err, ErrUnknown) &&-]{+errors.Is(err, ErrUnknown) ||+} (",
+			killer{inSqlfence, "TestDo_answerToCommit", `require.Equal(t, c.runs, runs)`},
+		},
+	},
+	"fence/internal/sqlmark/verbs.go": {
+		"sqlfence: a check is not refused by a newer claim that comes between its statements": {
+			"e.raise(ctx, tx, n.resource, n.Claimant, seen); [-refused != nil-]{+false+} {",
+			killer{
+				onSQLite, "TestMarks_checksOvertaken/PostgreSQL,_Read_Committed",
+				`requireRefused(t, x.increment(as(t, older), how, nowhere), how, reads)`,
+			},
+		},
+		"sqlfence: a reader's claim raises no mark": {
+			"err == nil && refused == nil && !seen.has(c) {+&& !c.Read +}{",
+			killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
+		},
+	},
+	"fence/internal/sqlmark/postgresql.go": {
+		"sqlfence: a reader trusts the snapshot of the marks that its lock returned": {
+			"case kept[- && s.snapshot-]:",
+			killer{onSQLite, "TestMarks_CheckRead_locksAnOldVersion/Read_Committed,_Check", `require.Zero(t, n, "what a newer writer has written")`},
+		},
+		"sqlfence: a reader's guard has no lock if its mark is raised between two statements": {
+			"if [-err == nil && !kept && s.has(c)-]{+false+} {",
+			killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `err, claimed := r.meets(t, transaction, guarded, waits, claim)`},
+		},
+		"sqlfence: a path's check locks an old version of the marks above": {
+			"case [-kept && s.snapshot && c.Above-]{+false+}:",
+			killer{
+				onSQLite, "TestMarks_CheckPath_locksAnOldVersion/Repeatable_Read",
+				`require.Error(t, err, "a stale write")`,
+			},
+		},
+	},
+	"fence/internal/sqlmark/store.go": {
+		"sqlfence: a claim on SQLite reads before it writes": {
+			"if known == (marks{}) [-|| s.writesFirst -]{",
+			killer{onSQLite, "TestMarks_Claim_waitsForTheOneWriter/wal", `require.NoError(t, err, "%s has not waited", name)`},
+		},
+		"sqlfence: a token of another lock is accepted if it comes between a claim's two steps": {
+			`if {+c.Lock == "" && +}m.Refuse(resource, c) != nil {`,
+			killer{
+				onSQLite, "TestMarks_claimsOvertaken/SQLite,_journal_wal",
+				`"the claim that was refused has raised its mark")`,
+			},
+		},
+	},
+	"fence/internal/sqlmark/marks.go": {
+		"sqlfence: the lock's name is forgotten when the mark is raised without one": {
+			`if [-m.Lock == "" || c.Moves-]{+true+} {`,
+			killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
+		},
+		"sqlfence: an announced claim of another lock refuses the rightful holder": {
+			`follows == [-"" || follows == s.announced.Lock-]{+follows+} {`,
+			killer{
+				onSQLite, "TestMarks_claimsOvertaken/PostgreSQL,_Read_Committed",
+				`"the other claim is announced")`,
+			},
+		},
+	},
+	"fence/internal/sqlmark/path.go": {
+		"sqlfence: a path's claim does not reach the nodes above": {
+			"for _, n := range [-lacking-]{+nodes[:1]+} {",
+			killer{
+				onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
+				`require.NoError(t, err, "what was claimed")`,
+			},
+		},
+		"sqlfence: a path's check does not look at the nodes above": {
+			"for _, n := range nodes{+[:1]+} {",
+			killer{
+				onSQLite, "TestMarks_pathComesAtEveryStep/SQLite,_journal_wal/a,_before_the_transaction",
+				`requirePathRefused(t, err, path)`,
+			},
+		},
+	},
+	"fence/internal/sqlmark/row.go": {
+		"sqlfence: a row refuses its own holder's second write": {
+			"AND %s [-<=-]{+<+} %s",
+			killer{onSQLite, "TestUpdateRow/SQLite,_journal_wal", `require.NoError(t, r.updateRow(as(t, newer), r.conn, account, set, 5), "MySQL`},
+		},
+		"sqlfence: a row is written without a comparison": {
+			"AND %s [-<= -]{+<> -+}%s",
+			killer{onSQLite, "TestUpdateRow/SQLite,_journal_wal", `require.True(t, ok`},
+		},
+	},
+	"fence/s3fence/write.go": {
+		"s3fence: a token of another lock is accepted": {
+			"{+c.by.Moves = true\n\t\t+}if err := base.Refuse(b.resource(c.key), c.by); err != nil {",
+			killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
+		},
+		"s3fence: a conflict counts as not written though the object could not be read": {
+			"[-unknown = unknown || outcome == conflict\n-]",
+			killer{inS3fence, "TestBucket_Put_notReadBack", `require.ErrorIs(t, err, s3fence.ErrUnknown)`},
+		},
+		"s3fence: the lock is forgotten when a mark is raised": {
+			"prev: base.id, state: st}\n{+\t\th.Lock = c.by.Lock\n+}",
+			killer{inS3fence, "TestBucket_rules", `rules.Decide(t)`},
+		},
+	},
+	"examples/quickstart/demo/worker.go": {
+		"quickstart: no Claim before the read": {
+			"[-if err := book.Claim(ctx); err != nil {\n\t\treturn err\n\t}\n-]",
+			killer{"examples/quickstart/demo", "TestQuickstart_refusesTheStaleWrite", `exampletest.RequireInOrder(t, text,`},
+		},
 	},
 }

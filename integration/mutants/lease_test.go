@@ -2,502 +2,345 @@ package mutants_test
 
 const inLease = "lease"
 
-var leaseMutants = []mutant{
-	{
-		name: "Watch: goes on from a revision that was compacted",
-		file: "lease/onlook.go",
-		old:  "o.rev = 0 // the changes since then are lost: read the queue anew",
-		new:  "_ = o.rev",
-		by:   killer{inLease, "TestWatch_resumes/no_leader_true", `o.sees(t, "exclusive:first | exclusive:third")`},
-	},
-	{
-		name: "Release: deletes the key of a later holder",
-		file: "lease/release.go",
-		old:  "a.Txn([]clientv3.Cmp{c.stands()}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
-		new:  "a.Txn(nil, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
-		by:   killer{inLease, "TestRelease_leavesTheNextHolder/now", `require.Len(t, e.keys("a"), 1)`},
-	},
-	{
-		name: "Release: revokes the holder's lease",
-		file: "lease/release.go",
-		old:  "return conn.Do(ctx, inspectAttempt, holder.delete)",
-		new:  "_, err = conn.Client.Revoke(ctx, holder.Lease)\n\t\treturn err",
-		by:   killer{inLease, "TestRelease_now", `requireLive(t, bystander)`},
-	},
-	{
-		name: "Release: a lease that one member does not know yet counts as gone",
-		file: "lease/release.go",
-		old:  "if errors.Is(err, rpctypes.ErrLeaseNotFound) {",
-		new:  "if err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) {",
-		by:   killer{inLease, "TestRelease_waits_keyWithoutItsLease", `looking.Client, "a", wait), context.DeadlineExceeded)`},
-	},
-	{
-		name: "Release: asks a later holder",
-		file: "internal/queue/asked.go",
-		old:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)}`,
-		new:  `[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "!=", 0)}`,
-		by:   killer{inLease, "TestRelease_leavesTheNextHolder/asked", `Keys("a/")[0].Version)`},
-	},
-	{
-		name: "a holder that is asked to release deletes its key at once",
-		file: "lease/loss.go",
-		old:  "c.end(ErrAskedToRelease)",
-		new:  "c.end(ErrAskedToRelease)\n\t\tc.g.reaper.add(c.entry.Entry, false)",
-		by:   killer{inLease, "TestSession_Do_endsEarly/asked", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
-	},
-	{
-		name: "a waiter that is asked to release hands its key on, and so the request",
-		file: "lease/acquire.go",
-		old:  "case lost != nil, asked, c.with != nil:",
-		new:  "case lost != nil, asked && false, c.with != nil:",
-		by:   killer{inLease, "TestRelease_asked_beforeItKnows/next_in_the_same_session", `"it was not asked")`},
-	},
-	{
-		name: "a TryLock that fails hands its key on, though a late request may still delete it",
-		file: "lease/turn.go",
-		old:  "c.entry.Rev != 0 && !c.try {",
-		new:  "c.entry.Rev != 0 {",
-		by:   killer{inLease, "TestTurns_lateRequestToLeave/the_next_caller_does_not_get_the_place", `require.FailNow(t, "too early"`},
-	},
-	{
-		name: "the lease's ID is the token",
-		file: "lease/acquire.go",
-		old:  "fence.NewToken(c.g.s.opts.Era, c.entry.Rev)",
-		new:  "fence.NewToken(c.g.s.opts.Era, int64(c.g.id)&(1<<47-1))",
-		by:   killer{inLease, "TestSession_Lock_givesAHandle", `require.Equal(t, fence.Token(kv.CreateRevision), l.Token())`},
-	},
-	{
-		name: "the deadline counts from the answer to a renewal",
-		file: "internal/etcd/keepalive.go",
-		old:  "a.Rev = resp.",
-		new:  "a.Sent = clk.Now()\n\t\ta.Rev = resp.",
-		by:   killer{inLease, "TestLock_endsAtTheDeadline/renewal_answered_after_1s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
-	},
-	{
-		name: "a renewal after Close opens a connection that stays open",
-		file: "internal/etcd/keepalive.go",
-		old:  "if err := s.ctx.Err(); err != nil { // after Close",
-		new:  "if err := s.ctx.Err(); false { // after Close",
-		by:   killer{inEtcd, "TestKeepAlive_lateRenewalMakesNoConnection", `require.False(t, k.Dialed())`},
-	},
-	{
-		name: "the deadline counts from the answer to the grant",
-		file: "lease/session.go",
-		old:  "g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)",
-		new:  "_ = sent\n\t\tg = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, s.clock.Now(), false)",
-		by:   killer{inLease, "TestLock_endsAtTheDeadline/grant_answered_after_4s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
-	},
-	{
-		name: "the deadline of an adopted lease counts from the answer",
-		file: "lease/session.go",
-		old:  "etcd.RenewOnce(a.Context(), client, id)\n",
-		new:  "etcd.RenewOnce(a.Context(), client, id)\n\t\tsent = s.clock.Now()\n",
-		by:   killer{inLease, "TestAdopt_countsFromItsOwnRenewal", `Deadline: e.began.Add(usable)}, e.s.Status())`},
-	},
-	{
-		name: "a tree lock holds the nodes above exclusively",
-		file: "lease/treelock.go",
-		old:  "mode{kind: KindTreeLock,",
-		new:  "mode{kind: KindLockSet,",
-		by:   killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.NoError(t, err, path)`},
-	},
-	{
-		name: "a tree lock holds its own node only, none above",
-		file: "lease/treelock.go",
-		old:  "s.obtainAll(ctx, names, mode",
-		new:  "s.obtainAll(ctx, names[:1], mode",
-		by:   killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.ErrorAs(t, err, &locked, path)`},
-	},
-	{
-		name: "a permit has the turnstile's token",
-		file: "internal/queue/slots.go",
-		old:  "\tif resp.Succeeded {\n\t\te.Rev = resp.Revision\n",
-		new:  "\tif resp.Succeeded {\n\t\te.Rev = resp.Revision\n\t\tif turnstile.Rev != 0 {\n\t\t\te.Rev = turnstile.Rev\n\t\t}\n",
-		by:   killer{inLease, "TestSession_Permit_limits", `require.Equal(t, key.CreateRevision, got.lock.Token().Revision()`},
-	},
-	{
-		name: "a permit is taken before waiters that are at the turnstile",
-		file: "internal/queue/slots.go",
-		old:  "[]clientv3.Cmp{turnstile.empty(), e.empty()}",
-		new:  "[]clientv3.Cmp{e.empty()}",
-		by:   killer{inLease, "TestSession_Permit_andTheLockOfItsName", `require.ErrorIs(t, err, lease.ErrLocked, "though all slots are free")`},
-	},
-	{
-		name: "a permit takes a slot that is in use",
-		file: "internal/queue/slots.go",
-		old:  "[]clientv3.Cmp{turnstile.empty(), e.empty()}",
-		new:  "[]clientv3.Cmp{turnstile.empty()}",
-		by:   killer{inLease, "TestSession_Permit_slotOutOfService", `require.ErrorIs(t, err, lease.ErrLocked, "there is no other slot")`},
-	},
-	{
-		name: "Permit does not compare the limits",
-		file: "internal/queue/slots.go",
-		old:  "case limit == of:",
-		new:  "case true:",
-		by:   killer{inLease, "TestSession_Permit_anotherLimit", `require.ErrorAs(t, err, &limit)`},
-	},
-	{
-		name: "a key's number is reused though a late request may still write it",
-		file: "lease/keys.go",
-		old:  "if burn {",
-		new:  "if false {",
-		by:   killer{inLease, "TestKeys_random", `require.`},
-	},
-	{
-		name: "Unlock of a set takes a key that others deleted for deleted by itself",
-		file: "lease/unlock.go",
-		old:  "(late || p.late) && len(missing) == len(set)",
-		new:  "(late || p.late)",
-		by:   killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/request_repeated", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
-	},
-	{
-		name: "a key that was another's is not cleaned up, though our own late request may still arrive",
-		file: "lease/acquire.go",
-		old:  "if c.late || c.entry.Rev != 0 {",
-		new:  "if c.entry.Disowned || c.entry.Rev != 0 {",
-		by:   killer{inLease, "TestSession_lateRequestOfAKeyThatWasTaken/Permit", `require.Empty(t, e.keys(""))`},
-	},
-	{
-		name: "a key that could not be left is not cleaned up",
-		file: "lease/acquire.go",
-		old:  "c.late || late || set[i].Disowned",
-		new:  "c.late || late",
-		by:   killer{inLease, "TestTurns_lateRequestToLeave/a_permit,_and_the_request_to_leave_is_refused", `require.FailNow(t, "nothing has come for a day")`},
-	},
-	{
-		name: "a permit with another limit that is given up makes permits with the right limit fail",
-		file: "internal/queue/slots.go",
-		old:  "s.Any, s.Passing = s.Other, own < s.Other.CreateRevision",
-		new:  "s.Any, s.Passing = s.Other, own < 0",
-		by:   killer{inLease, "TestSession_Permit_wrongLimitGivesUp", `require.ErrorIs(t, err, lease.ErrLocked)`},
-	},
-	{
-		name: "a set enters in two transactions",
-		file: "lease/acquire.go",
-		old:  "ahead, err = c.g.queue.Enter(a, set, c.owner)",
-		new:  "ahead, err = c.g.queue.Enter(a, set[:1], c.owner)\n\t\tif err == nil && len(set) > 1 {\n\t\t\tvar more []queue.Ahead\n\t\t\tmore, err = c.g.queue.Enter(a, set[1:], c.owner)\n\t\t\tahead = append(ahead, more...)\n\t\t}",
-		by:   killer{inLease, "TestSession_LockAll_entersAtOnce", `require.Len(t, e.writes()[before:], 1)`},
-	},
-	{
-		name: "a set waits in its first queue only",
-		file: "lease/acquire.go",
-		old:  "part.await(ctx, ahead[i]); err != nil {",
-		new:  "part.await(ctx, ahead[i]); true {",
-		by:   killer{inLease, "TestSession_LockAll_waitsForAll", `requirePending(t, set)`},
-	},
-	{
-		name: "a set does not notice that its second key is gone",
-		file: "lease/lockset.go",
-		old:  "other.entry.Ended = other.keyEnded",
-		new:  "other.entry.Ended = func(queue.End) {}",
-		by:   killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Equal(t, keys[i], lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)`},
-	},
-	{
-		name: "a lost set leaves its other keys",
-		file: "lease/unlock.go",
-		old:  "l.each((*contender).clear)\n\t\tl.pass()",
-		new:  "l.each((*contender).gone)\n\t\tl.pass()",
-		by:   killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Empty(t, e.keys(""))`},
-	},
-	{
-		name: "hooks: a lost hold is reported as released",
-		file: "lease/unlock.go",
-		old:  "\tif lost := l.lost(); lost != nil {\n",
-		new:  "\tif lost := l.lost(); lost != nil {\n\t\tl.hooked.released(then, lost)\n",
-		by:   killer{inLease, "TestHooks_Lost", `require.Empty(t, h.take())`},
-	},
-	{
-		name: "hooks: a renewal waits for its hook",
-		file: "lease/hooks.go",
-		old:  "g.s.events.Add(func() { h.Renewed(Renewal{g.id, roundTrip, attempts, left}) })",
-		new:  "h.Renewed(Renewal{g.id, roundTrip, attempts, left})",
-		by:   killer{inLease, "TestHooks_thatBlock", `require.NoError(t, l.Err(), "it is renewed")`},
-	},
-	{
-		name: "hooks: a loss after the longest hold is not reported",
-		file: "lease/hooks.go",
-		old:  "case <-l.g.handles.Done():",
-		new:  "case <-l.life.Done():\n\t\t\t\t\treturn\n\t\t\t\tcase <-l.g.handles.Done():",
-		by:   killer{inLease, "TestHooks_afterTheLongestHold", `require.ElementsMatch(t, []string{`},
-	},
-	{
-		name: "JoinHooks: the second does not get the context of the first",
-		file: "lease/joinhooks.go",
-		old:  "g.AcquireStart(first, a)",
-		new:  "g.AcquireStart(ctx, a)",
-		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
-	},
-	{
-		name: "JoinHooks: the second is not called",
-		file: "lease/joinhooks.go",
-		old:  "\t\t\t\tdefer g.AcquireEnd(ctx, a, r)\n",
-		new:  "",
-		by:   killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
-	},
-	{
-		name: "the deadline is checked once a second",
-		file: "lease/deadline.go",
-		old:  "return left\n",
-		new:  "return time.Second\n",
-		by:   killer{inLease, "TestLock_endsAtTheDeadline/TTL_5s", `require.Equal(t, tc.want, receive(t, end))`},
-	},
-	{
-		name: "a handle is live at the deadline itself",
-		file: "lease/grant.go",
-		old:  "if !lost && left <= 0 {",
-		new:  "if !lost && left < 0 {",
-		by:   killer{inLease, "TestLock_endsAtTheDeadline/never_renewed", `require.Equal(t, tc.want, receive(t, end))`},
-	},
-	{
-		name: "the deadline has no margin",
-		file: "lease/grant.go",
-		old:  "return g.ttl - g.margin - g.s.clock.Since(g.sent)",
-		new:  "return g.ttl - g.s.clock.Since(g.sent)",
-		by:   killer{inLease, "TestLock_endsAtTheDeadline/never_renewed", `require.Equal(t, tc.want, receive(t, end))`},
-	},
-	{
-		name: "the deadline uses the requested TTL, not the granted one",
-		file: "lease/session.go",
-		old:  "g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent, false)",
-		new:  "g = s.newGrant(resp.ID, s.opts.TTL, sent, false)",
-		by:   killer{inLease, "TestLock_endsAtTheDeadline/TTL_raised_from_1s_to_2s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
-	},
-	{
-		name: "Lock does not check the deadline after the wait",
-		file: "lease/acquire.go",
-		old:  "c.g.checkDeadline()\n\tswitch {\n\tcase ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase c.life.Err() != nil:",
-		new:  "switch {\n\tcase ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase false:",
-		by:   killer{inLease, "TestSession_Lock_looksAtTheClockAfterTheWait", `requireLost(t, got.err, lease.ReasonDeadlinePassed)`},
-	},
-	{
-		name: "Lock does not check the caller's context after the wait",
-		file: "lease/acquire.go",
-		old:  "switch {\n\tcase ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase c.life",
-		new:  "switch {\n\tcase c.life",
-		by:   killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.ErrorIs(t, err, mine)`},
-	},
-	{
-		name: "a lease past its deadline is used for the next acquisition",
-		file: "lease/heal.go",
-		old:  "alive := g.checkDeadline()",
-		new:  "alive := g.handles.Err() == nil",
-		by:   killer{inLease, "TestSession_suspensionCounts", `e.lock(t, "b")`},
-	},
-	{
-		name: "a caller that gives up while a new lease is granted keeps its place in line",
-		file: "lease/heal.go",
-		old:  "case served: // whatever else has ended meanwhile",
-		new:  "case served && err == nil:",
-		by:   killer{inLease, "TestHeal_callerGivesUpAsTheLeaseComes", `require.NoError(t, err, "nobody stands ahead")`},
-	},
-	{
-		name: "a late renewal revives a handle",
-		file: "lease/grant.go",
-		old:  "if !g.checkDeadline() {\n\t\treturn\n\t}\n\tg.mu.Lock()\n\tif sent.Later",
-		new:  "g.mu.Lock()\n\tif sent.Later",
-		by:   killer{inLease, "TestLock_isNotRevivedAfterASuspension", `receive(t, end), "when the answer comes")`},
-	},
-	{
-		name: "Err does not check the clock",
-		file: "lease/lock.go",
-		old:  "l.g.checkDeadline()\n\treturn context.Cause(l.life)",
-		new:  "return context.Cause(l.life)",
-		by:   killer{inLease, "TestLock_Err_looksAtTheClock", `requireLost(t, l.Err(), lease.ReasonDeadlinePassed)`},
-	},
-	{
-		name: "a TTL of 0 in the answer to a renewal is ignored",
-		file: "internal/etcd/keepalive.go",
-		old:  "if resp.TTL <= 0 {",
-		new:  "if resp.TTL < 0 {",
-		by:   killer{inLease, "TestSession_leaseNotFoundIsFinal", `require.Equal(t, third, receive(t, end))`},
-	},
-	{
-		name: "TimeToLive: a remaining TTL of 0 counts as gone",
-		file: "lease/loss.go",
-		old:  "resp.GrantedTTL == 0 {",
-		new:  "resp.TTL <= 0 {",
-		by:   killer{inLease, "TestLock_keyDeletedInTheLastSecondOfTheLease", `requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)`},
-	},
-	{
-		name: "TimeToLive: a lease that is gone counts as alive",
-		file: "lease/loss.go",
-		old:  "resp.GrantedTTL == 0 {",
-		new:  "resp.GrantedTTL < 0 {",
-		by:   killer{inLease, "TestLock_noticesWhatOthersDo", `lossOf(t, context.Cause(l.Context()), tc.reason)`},
-	},
-	{
-		name: "Do releases before the function has returned",
-		file: "lease/do.go",
-		old:  "return fn(work, l.Token())",
-		new:  "defer context.AfterFunc(work, func() { _ = l.finish(ctx) })()\n\treturn fn(work, l.Token())",
-		by:   killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
-	},
-	{
-		name: "Do's release ends with the caller's context",
-		file: "lease/do.go",
-		old:  "context.WithTimeout(context.WithoutCancel(ctx), releaseBound",
-		new:  "context.WithTimeout(ctx, releaseBound",
-		by:   killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.EqualError(t, err, errMine.Error()+tc.want)`},
-	},
-	{
-		name: "an acquisition whose answer was lost is not cleaned up",
-		file: "lease/acquire.go",
-		old:  "c.entry.Entry, c.late = set[i], c.late || late",
-		new:  "c.entry.Entry, c.late = set[i], c.late || late && false",
-		by:   killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
-	},
-	{
-		name: "reaper: does nothing",
-		file: "lease/reaper.go",
-		old:  "r.running = r.g.s.spawn(r.run)",
-		new:  "r.running = r.g.s.spawn(func(context.Context) {})",
-		by:   killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.Empty(t, e.keys(""))`},
-	},
-	{
-		name: "reaper: looks only once for a key that may still arrive",
-		file: "lease/reaper.go",
-		old:  "case o.late && now.Before(end):",
-		new:  "case o.late && now.After(end):",
-		by:   killer{inLease, "TestReaper_deletesALateDuplicateAfterUnlock", `require.Empty(t, e.keys("a"))`},
-	},
-	{
-		name: "reaper: deletes without a comparison",
-		file: "lease/reaper.go",
-		old:  "OpTxn([]clientv3.Cmp{ours}, []",
-		new:  "OpTxn([]clientv3.Cmp{ours}[:0], []",
-		by:   killer{inLease, "TestReaper_deletesNobodyElsesKey", `require.Equal(t, []string{key}, e.keys("a"))`},
-	},
-	{
-		name: "a key is reused while an earlier request may still write it",
-		file: "lease/unlock.go",
-		old:  "if c.late {\n\t\tc.g.reaper.add(c.entry.Entry, true)\n\t\treturn\n\t}\n",
-		new:  "",
-		by:   killer{inLease, "TestSession_Lock_doesNotUseALateKeyAgain", `require.NotEqual(t, late.Key(), l.Key())`},
-	},
-	{
-		name: "Unlock: deletes the key before the context ends",
-		file: "lease/unlock.go",
-		old:  "\tl.end(ErrUnlocked)\n",
-		new:  "\tdefer l.end(ErrUnlocked)\n",
-		by:   killer{inLease, "TestLock_Unlock_endsTheContextFirst", `require.Zero(t, receive(t, end))`},
-	},
-	{
-		name: "TryLock: reads the holder without the session's prefix",
-		file: "lease/trylock.go",
-		old:  `c.g.s.opts.Prefix+c.name+"/"`,
-		new:  `c.name+"/"`,
-		by:   killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "we", l.Key(), l.Token())`},
-	},
-	{
-		name: "an attempt stays registered with the lease",
-		file: "internal/etcd/attempt.go",
-		old:  "\t\ta.stop()\n",
-		new:  "\t\t_ = a.stop\n",
-		by:   killer{inLease, "TestSession_callsLeaveNothingRegistered/Lock_that_waits", `require.Equal(t, before, registered())`},
-	},
-	{
-		name: "Do stays registered with the caller",
-		file: "internal/scope/scope.go",
-		old:  "\t\tstop()\n\t\tcancel(nil)",
-		new:  "\t\t_ = stop\n\t\tcancel(nil)",
-		by:   killer{inLease, "TestSession_callsLeaveNothingRegistered/Do", `require.Equal(t, before, registered())`},
-	},
-	{
-		name: "Close: etcd deletes all keys in one step",
-		file: "lease/close.go",
-		old:  "len(keys) >= fewKeys {",
-		new:  "len(keys) >= fewKeys && false {",
-		by:   killer{inLease, "TestSession_Close_withVeryManyLocks/many", `require.Equal(t, row.left, left)`},
-	},
-	{
-		name: "Close: the deletions leave no time for the revocation",
-		file: "lease/close.go",
-		old:  "time.Until(end)/2",
-		new:  "time.Until(end)*3/4",
-		by:   killer{inLease, "TestSession_Close_withVeryManyLocks/no_answers", `require.Equal(t, row.took,`},
-	},
-	{
-		name: "Close: deletes a key that is another's by then",
-		file: "lease/close.go",
-		old:  "OpTxn([]clientv3.Cmp{g.attached(key)},",
-		new:  "OpTxn([]clientv3.Cmp{g.attached(key)}[:0],",
-		by:   killer{inLease, "TestSession_Close_deletesOnlyItsOwn", `require.Equal(t, []string{first.Key()}, e.keys(""))`},
-	},
-	{
-		name: "Unlock: deletes without a comparison",
-		file: "internal/queue/enter.go",
-		old:  "If: []clientv3.Cmp{e.Held()}, Then: []*pb.RequestOp{e.delete()}",
-		new:  "Then: []*pb.RequestOp{e.delete()}",
-		by:   killer{inLease, "TestLock_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
-	},
-	{
-		name: "no second renewal while one hangs",
-		file: "lease/renew.go",
-		old:  "\tl := r.next(ctx)\n",
-		new:  "\tl := r.own\n\tif l.busy {\n\t\tl = nil\n\t}\n",
-		by:   killer{inLease, "TestSession_oneDeadEndpointOfThree", `requireLive(t, l)`},
-	},
-	{
-		name: "any number of renewals in a third of the TTL",
-		file: "lease/renew.go",
-		old:  "\tif r.tries == 1 {\n\t\tr.failed = true",
-		new:  "\tif r.tries > 0 {\n\t\tr.failed = true",
-		by:   killer{inLease, "TestSession_boundsItsRenewals", `sent[i+4]-sent[i], third-1)`},
-	},
-	{
-		name: "a single connection beside the client's own to a single endpoint",
-		file: "lease/renew.go",
-		old:  "return slices.Repeat(all, 1+2/len(all))",
-		new:  "return slices.Repeat(all, 1)",
-		by:   killer{inLease, "TestSession_outlivesSlowAnswers", `requireLive(t, l)`},
-	},
-	{
-		name: "renewals without jitter",
-		file: "lease/renew.go",
-		old:  "return g.untilRenewal() - random(g.third()/5)",
-		new:  "return g.untilRenewal()",
-		by:   killer{inLease, "TestSession_renewsWithJitter", `require.Greater(t, len(at), 4*30, "hardly two at once")`},
-	},
-	{
-		name: "each renewal opens a stream, and authenticates",
-		file: "lease/renew.go",
-		old:  "\tg.extend(a.Sent)\n",
-		new:  "\tg.extend(a.Sent)\n\ta.line.Reset()\n",
-		by:   killer{inLease, "TestSession_renewsAThirdOfTheTTLAfterTheLastSend", `"one stream, and one authentication, for all")`},
-	},
-	{
-		name: "keys are not read after a stream has broken",
-		file: "lease/renew.go",
-		old:  "if r.broken || a.Reopened {",
-		new:  "if r.broken {",
-		by:   killer{inLease, "TestSession_reclaimsKeysThatComeBack", `require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))`},
-	},
-	{
-		name: "silent watch streams are not probed",
-		file: "lease/renew.go",
-		old:  "\tg.probe()\n",
-		new:  "",
-		by:   killer{inLease, "TestLock_watchFallsSilent", `require.LessOrEqual(t, at, third+ttl/2`},
-	},
-	{
-		name: "the deadline does not count time in suspension",
-		file: "internal/clock/clock.go",
-		old:  "elapsed = max(elapsed, c.Boot()-i.boot)",
-		new:  "elapsed = max(elapsed, 0)",
-		by:   killer{"internal/clock", "TestClock_theLongerElapsedTimeCounts", `require.Equal(t, 62*time.Second, c.Since(i))`},
-	},
-	{
-		name: "a retried grant fails because the first attempt has granted the lease",
-		file: "lease/session.go",
-		old:  "!errors.Is(err, rpctypes.ErrLeaseExist) {",
-		new:  "err != nil {",
-		by:   killer{"integration/scenario/network", "TestNewSession_lostGrant", `require.NoError(t, err)`},
-	},
-	{
-		name: "the server chooses a lease's ID",
-		file: "lease/session.go",
-		old:  "&pb.LeaseGrantRequest{TTL: ttl, ID: id}",
-		new:  "&pb.LeaseGrantRequest{TTL: ttl, ID: id & 0}",
-		by:   killer{"integration/scenario/security", "TestSession_idleLeaseIsAttacked", `require.False(t, seen[int64(id)>>16], "IDs are near each other")`},
+var leaseMutants = table{
+	"lease/onlook.go": {
+		"Watch: goes on from a revision that was compacted": {
+			"[-o.rev = 0 // the changes since then are lost: read the queue anew-]{+_ = o.rev+}",
+			killer{inLease, "TestWatch_resumes/no_leader_true", `o.sees(t, "exclusive:first | exclusive:third")`},
+		},
+	},
+	"lease/release.go": {
+		"Release: deletes the key of a later holder": {
+			"a.Txn([-[]clientv3.Cmp{c.stands()}-]{+nil+}, []clientv3.Op{clientv3.OpDelete(c.Key)}, nil)",
+			killer{inLease, "TestRelease_leavesTheNextHolder/now", `require.Len(t, e.keys("a"), 1)`},
+		},
+		"Release: revokes the holder's lease": {
+			"[-return conn.Do(ctx, inspectAttempt, holder.delete)-]{+_, err = conn.Client.Revoke(ctx, holder.Lease)\n\t\treturn err+}",
+			killer{inLease, "TestRelease_now", `requireLive(t, bystander)`},
+		},
+		"Release: a lease that one member does not know yet counts as gone": {
+			"if {+err == nil || +}errors.Is(err, rpctypes.ErrLeaseNotFound) {",
+			killer{inLease, "TestRelease_waits_keyWithoutItsLease", `looking.Client, "a", wait), context.DeadlineExceeded)`},
+		},
+	},
+	"internal/queue/asked.go": {
+		"Release: asks a later holder": {
+			`[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "[-=", kv.ModRevision-]{+!=", 0+})}`,
+			killer{inLease, "TestRelease_leavesTheNextHolder/asked", `Keys("a/")[0].Version)`},
+		},
+	},
+	"lease/loss.go": {
+		"a holder that is asked to release deletes its key at once": {
+			"c.end(ErrAskedToRelease){+\n\t\tc.g.reaper.add(c.entry.Entry, false)+}",
+			killer{inLease, "TestSession_Do_endsEarly/asked", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
+		},
+		"TimeToLive: a remaining TTL of 0 counts as gone": {
+			"resp.[-GrantedTTL ==-]{+TTL <=+} 0 {",
+			killer{inLease, "TestLock_keyDeletedInTheLastSecondOfTheLease", `requireLost(t, context.Cause(l.Context()), lease.ReasonKeyDeleted)`},
+		},
+		"TimeToLive: a lease that is gone counts as alive": {
+			"resp.GrantedTTL [-==-]{+<+} 0 {",
+			killer{inLease, "TestLock_noticesWhatOthersDo", `lossOf(t, context.Cause(l.Context()), tc.reason)`},
+		},
+	},
+	"lease/acquire.go": {
+		"a waiter that is asked to release hands its key on, and so the request": {
+			"case lost != nil, asked{+ && false+}, c.with != nil:",
+			killer{inLease, "TestRelease_asked_beforeItKnows/next_in_the_same_session", `"it was not asked")`},
+		},
+		"the lease's ID is the token": {
+			"fence.NewToken(c.g.s.opts.Era, [-c.entry.Rev-]{+int64(c.g.id)&(1<<47-1)+})",
+			killer{inLease, "TestSession_Lock_givesAHandle", `require.Equal(t, fence.Token(kv.CreateRevision), l.Token())`},
+		},
+		"a key that was another's is not cleaned up, though our own late request may still arrive": {
+			"if c.[-late-]{+entry.Disowned+} || c.entry.Rev != 0 {",
+			killer{inLease, "TestSession_lateRequestOfAKeyThatWasTaken/Permit", `require.Empty(t, e.keys(""))`},
+		},
+		"a key that could not be left is not cleaned up": {
+			"c.late || late[- || set[i].Disowned-]",
+			killer{inLease, "TestTurns_lateRequestToLeave/a_permit,_and_the_request_to_leave_is_refused", `require.FailNow(t, "nothing has come for a day")`},
+		},
+		"a set enters in two transactions": {
+			"ahead, err = c.g.queue.Enter(a, set[-, c.owner)-]{+[:1], c.owner)\n\t\tif err == nil && len(set) > 1 {\n\t\t\tvar more []queue.Ahead\n\t\t\tmore, err = c.g.queue.Enter(a, set[1:], c.owner)\n\t\t\tahead = append(ahead, more...)\n\t\t}+}",
+			killer{inLease, "TestSession_LockAll_entersAtOnce", `require.Len(t, e.writes()[before:], 1)`},
+		},
+		"a set waits in its first queue only": {
+			"part.await(ctx, ahead[i]); [-err != nil-]{+true+} {",
+			killer{inLease, "TestSession_LockAll_waitsForAll", `requirePending(t, set)`},
+		},
+		"Lock does not check the deadline after the wait": {
+			"[-c.g.checkDeadline()\n\tswitch {\n\tcase ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase c.life.Err() != nil-]{+switch {\n\tcase ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase false+}:",
+			killer{inLease, "TestSession_Lock_looksAtTheClockAfterTheWait", `requireLost(t, got.err, lease.ReasonDeadlinePassed)`},
+		},
+		"Lock does not check the caller's context after the wait": {
+			"switch {\n\tcase [-ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase -]c.life",
+			killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.ErrorIs(t, err, mine)`},
+		},
+		"an acquisition whose answer was lost is not cleaned up": {
+			"c.entry.Entry, c.late = set[i], c.late || late{+ && false+}",
+			killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
+		},
+	},
+	"lease/turn.go": {
+		"a TryLock that fails hands its key on, though a late request may still delete it": {
+			"c.entry.Rev != 0 [-&& !c.try -]{",
+			killer{inLease, "TestTurns_lateRequestToLeave/the_next_caller_does_not_get_the_place", `require.FailNow(t, "too early"`},
+		},
+	},
+	"internal/etcd/keepalive.go": {
+		"the deadline counts from the answer to a renewal": {
+			"a.{+Sent = clk.Now()\n\t\ta.+}Rev = resp.",
+			killer{inLease, "TestLock_endsAtTheDeadline/renewal_answered_after_1s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
+		},
+		"a renewal after Close opens a connection that stays open": {
+			"if err := s.ctx.Err(); [-err != nil-]{+false+} { // after Close",
+			killer{inEtcd, "TestKeepAlive_lateRenewalMakesNoConnection", `require.False(t, k.Dialed())`},
+		},
+		"a TTL of 0 in the answer to a renewal is ignored": {
+			"if resp.TTL [-<=-]{+<+} 0 {",
+			killer{inLease, "TestSession_leaseNotFoundIsFinal", `require.Equal(t, third, receive(t, end))`},
+		},
+	},
+	"lease/session.go": {
+		"the deadline counts from the answer to the grant": {
+			"[-g = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, sent-]{+_ = sent\n\t\tg = s.newGrant(resp.ID, time.Duration(resp.TTL)*time.Second, s.clock.Now()+}, false)",
+			killer{inLease, "TestLock_endsAtTheDeadline/grant_answered_after_4s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
+		},
+		"the deadline of an adopted lease counts from the answer": {
+			"etcd.RenewOnce(a.Context(), client, id)\n{+\t\tsent = s.clock.Now()\n+}",
+			killer{inLease, "TestAdopt_countsFromItsOwnRenewal", `Deadline: e.began.Add(usable)}, e.s.Status())`},
+		},
+		"the deadline uses the requested TTL, not the granted one": {
+			"g = s.newGrant(resp.ID, [-time.Duration(resp.TTL)*time.Second-]{+s.opts.TTL+}, sent, false)",
+			killer{inLease, "TestLock_endsAtTheDeadline/TTL_raised_from_1s_to_2s", `require.Equal(t, e.began.Add(tc.want), e.s.Status().Deadline)`},
+		},
+		"a retried grant fails because the first attempt has granted the lease": {
+			"[-!errors.Is(err, rpctypes.ErrLeaseExist)-]{+err != nil+} {",
+			killer{"integration/scenario/network", "TestNewSession_lostGrant", `require.NoError(t, err)`},
+		},
+		"the server chooses a lease's ID": {
+			"&pb.LeaseGrantRequest{TTL: ttl, ID: id{+ & 0+}}",
+			killer{"integration/scenario/security", "TestSession_idleLeaseIsAttacked", `require.False(t, seen[int64(id)>>16], "IDs are near each other")`},
+		},
+	},
+	"lease/treelock.go": {
+		"a tree lock holds the nodes above exclusively": {
+			"mode{kind: [-KindTreeLock-]{+KindLockSet+},",
+			killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.NoError(t, err, path)`},
+		},
+		"a tree lock holds its own node only, none above": {
+			"s.obtainAll(ctx, names{+[:1]+}, mode",
+			killer{inLease, "TestSession_TryLockTree_excludesAboveAndBelow", `require.ErrorAs(t, err, &locked, path)`},
+		},
+	},
+	"internal/queue/slots.go": {
+		"a permit has the turnstile's token": {
+			"\tif resp.Succeeded {\n\t\te.Rev = resp.Revision\n{+\t\tif turnstile.Rev != 0 {\n\t\t\te.Rev = turnstile.Rev\n\t\t}\n+}",
+			killer{inLease, "TestSession_Permit_limits", `require.Equal(t, key.CreateRevision, got.lock.Token().Revision()`},
+		},
+		"a permit is taken before waiters that are at the turnstile": {
+			"[]clientv3.Cmp{[-turnstile.empty(), -]e.empty()}",
+			killer{inLease, "TestSession_Permit_andTheLockOfItsName", `require.ErrorIs(t, err, lease.ErrLocked, "though all slots are free")`},
+		},
+		"a permit takes a slot that is in use": {
+			"[]clientv3.Cmp{turnstile.empty()[-, e.empty()-]}",
+			killer{inLease, "TestSession_Permit_slotOutOfService", `require.ErrorIs(t, err, lease.ErrLocked, "there is no other slot")`},
+		},
+		"Permit does not compare the limits": {
+			"case [-limit == of-]{+true+}:",
+			killer{inLease, "TestSession_Permit_anotherLimit", `require.ErrorAs(t, err, &limit)`},
+		},
+		"a permit with another limit that is given up makes permits with the right limit fail": {
+			"s.Any, s.Passing = s.Other, own < [-s.Other.CreateRevision-]{+0+}",
+			killer{inLease, "TestSession_Permit_wrongLimitGivesUp", `require.ErrorIs(t, err, lease.ErrLocked)`},
+		},
+	},
+	"lease/keys.go": {
+		"a key's number is reused though a late request may still write it": {
+			"if [-burn-]{+false+} {",
+			killer{inLease, "TestKeys_random", `require.`},
+		},
+	},
+	"lease/unlock.go": {
+		"Unlock of a set takes a key that others deleted for deleted by itself": {
+			"(late || p.late)[- && len(missing) == len(set)-]",
+			killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/request_repeated", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
+		},
+		"a lost set leaves its other keys": {
+			"l.each((*contender).[-clear-]{+gone+})\n\t\tl.pass()",
+			killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Empty(t, e.keys(""))`},
+		},
+		"hooks: a lost hold is reported as released": {
+			"\tif lost := l.lost(); lost != nil {\n{+\t\tl.hooked.released(then, lost)\n+}",
+			killer{inLease, "TestHooks_Lost", `require.Empty(t, h.take())`},
+		},
+		"a key is reused while an earlier request may still write it": {
+			"[-if c.late {\n\t\tc.g.reaper.add(c.entry.Entry, true)\n\t\treturn\n\t}\n-]",
+			killer{inLease, "TestSession_Lock_doesNotUseALateKeyAgain", `require.NotEqual(t, late.Key(), l.Key())`},
+		},
+		"Unlock: deletes the key before the context ends": {
+			"\t{+defer +}l.end(ErrUnlocked)\n",
+			killer{inLease, "TestLock_Unlock_endsTheContextFirst", `require.Zero(t, receive(t, end))`},
+		},
+	},
+	"lease/lockset.go": {
+		"a set does not notice that its second key is gone": {
+			"other.entry.Ended = [-other.keyEnded-]{+func(queue.End) {}+}",
+			killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Equal(t, keys[i], lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)`},
+		},
+	},
+	"lease/hooks.go": {
+		"hooks: a renewal waits for its hook": {
+			"[-g.s.events.Add(func() { h.Renewed(Renewal{g.id, roundTrip, attempts, left}) -]{+h.Renewed(Renewal{g.id, roundTrip, attempts, left+}})",
+			killer{inLease, "TestHooks_thatBlock", `require.NoError(t, l.Err(), "it is renewed")`},
+		},
+		"hooks: a loss after the longest hold is not reported": {
+			"case <-l.{+life.Done():\n\t\t\t\t\treturn\n\t\t\t\tcase <-l.+}g.handles.Done():",
+			killer{inLease, "TestHooks_afterTheLongestHold", `require.ElementsMatch(t, []string{`},
+		},
+	},
+	"lease/joinhooks.go": {
+		"JoinHooks: the second does not get the context of the first": {
+			"g.AcquireStart([-first-]{+ctx+}, a)",
+			killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
+		},
+		"JoinHooks: the second is not called": {
+			"[-\t\t\t\tdefer g.AcquireEnd(ctx, a, r)\n-]",
+			killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
+		},
+	},
+	"lease/deadline.go": {
+		"the deadline is checked once a second": {
+			"return [-left-]{+time.Second+}\n",
+			killer{inLease, "TestLock_endsAtTheDeadline/TTL_5s", `require.Equal(t, tc.want, receive(t, end))`},
+		},
+	},
+	"lease/grant.go": {
+		"a handle is live at the deadline itself": {
+			"if !lost && left [-<=-]{+<+} 0 {",
+			killer{inLease, "TestLock_endsAtTheDeadline/never_renewed", `require.Equal(t, tc.want, receive(t, end))`},
+		},
+		"the deadline has no margin": {
+			"return g.ttl - g.[-margin - g.-]s.clock.Since(g.sent)",
+			killer{inLease, "TestLock_endsAtTheDeadline/never_renewed", `require.Equal(t, tc.want, receive(t, end))`},
+		},
+		"a late renewal revives a handle": {
+			"[-if !g.checkDeadline() {\n\t\treturn\n\t}\n\t-]g.mu.Lock()\n\tif sent.Later",
+			killer{inLease, "TestLock_isNotRevivedAfterASuspension", `receive(t, end), "when the answer comes")`},
+		},
+	},
+	"lease/heal.go": {
+		"a lease past its deadline is used for the next acquisition": {
+			"alive := g.[-checkDeadline()-]{+handles.Err() == nil+}",
+			killer{inLease, "TestSession_suspensionCounts", `e.lock(t, "b")`},
+		},
+		"a caller that gives up while a new lease is granted keeps its place in line": {
+			"case served[-: // whatever else has ended meanwhile-]{+ && err == nil:+}",
+			killer{inLease, "TestHeal_callerGivesUpAsTheLeaseComes", `require.NoError(t, err, "nobody stands ahead")`},
+		},
+	},
+	"lease/lock.go": {
+		"Err does not check the clock": {
+			"[-l.g.checkDeadline()\n\t-]return context.Cause(l.life)",
+			killer{inLease, "TestLock_Err_looksAtTheClock", `requireLost(t, l.Err(), lease.ReasonDeadlinePassed)`},
+		},
+	},
+	"lease/do.go": {
+		"Do releases before the function has returned": {
+			"{+defer context.AfterFunc(work, func() { _ = l.finish(ctx) })()\n\t+}return fn(work, l.Token())",
+			killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
+		},
+		"Do's release ends with the caller's context": {
+			"context.WithTimeout([-context.WithoutCancel(ctx)-]{+ctx+}, releaseBound",
+			killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.EqualError(t, err, errMine.Error()+tc.want)`},
+		},
+	},
+	"lease/reaper.go": {
+		"reaper: does nothing": {
+			"r.running = r.g.s.spawn([-r.run-]{+func(context.Context) {}+})",
+			killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.Empty(t, e.keys(""))`},
+		},
+		"reaper: looks only once for a key that may still arrive": {
+			"case o.late && now.[-Before-]{+After+}(end):",
+			killer{inLease, "TestReaper_deletesALateDuplicateAfterUnlock", `require.Empty(t, e.keys("a"))`},
+		},
+		"reaper: deletes without a comparison": {
+			"OpTxn([]clientv3.Cmp{ours}{+[:0]+}, []",
+			killer{inLease, "TestReaper_deletesNobodyElsesKey", `require.Equal(t, []string{key}, e.keys("a"))`},
+		},
+	},
+	"lease/trylock.go": {
+		"TryLock: reads the holder without the session's prefix": {
+			`c.[-g.s.opts.Prefix+c.-]name+"/"`,
+			killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "we", l.Key(), l.Token())`},
+		},
+	},
+	"internal/etcd/attempt.go": {
+		"an attempt stays registered with the lease": {
+			"\t\t[-a.stop()-]{+_ = a.stop+}\n",
+			killer{inLease, "TestSession_callsLeaveNothingRegistered/Lock_that_waits", `require.Equal(t, before, registered())`},
+		},
+	},
+	"internal/scope/scope.go": {
+		"Do stays registered with the caller": {
+			"\t\t[-stop()-]{+_ = stop+}\n\t\tcancel(nil)",
+			killer{inLease, "TestSession_callsLeaveNothingRegistered/Do", `require.Equal(t, before, registered())`},
+		},
+	},
+	"lease/close.go": {
+		"Close: etcd deletes all keys in one step": {
+			"len(keys) >= fewKeys {+&& false +}{",
+			killer{inLease, "TestSession_Close_withVeryManyLocks/many", `require.Equal(t, row.left, left)`},
+		},
+		"Close: the deletions leave no time for the revocation": {
+			"time.Until(end)[-/2-]{+*3/4+}",
+			killer{inLease, "TestSession_Close_withVeryManyLocks/no_answers", `require.Equal(t, row.took,`},
+		},
+		"Close: deletes a key that is another's by then": {
+			"OpTxn([]clientv3.Cmp{g.attached(key)}{+[:0]+},",
+			killer{inLease, "TestSession_Close_deletesOnlyItsOwn", `require.Equal(t, []string{first.Key()}, e.keys(""))`},
+		},
+	},
+	"internal/queue/enter.go": {
+		"Unlock: deletes without a comparison": {
+			"[-If: []clientv3.Cmp{e.Held()}, -]Then: []*pb.RequestOp{e.delete()}",
+			killer{inLease, "TestLock_Unlock_deletesNobodyElsesKey", `requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)`},
+		},
+	},
+	"lease/renew.go": {
+		"no second renewal while one hangs": {
+			"\tl := r.[-next(ctx)-]{+own\n\tif l.busy {\n\t\tl = nil\n\t}+}\n",
+			killer{inLease, "TestSession_oneDeadEndpointOfThree", `requireLive(t, l)`},
+		},
+		"any number of renewals in a third of the TTL": {
+			"\tif r.tries [-== 1-]{+> 0+} {\n\t\tr.failed = true",
+			killer{inLease, "TestSession_boundsItsRenewals", `sent[i+4]-sent[i], third-1)`},
+		},
+		"a single connection beside the client's own to a single endpoint": {
+			"return slices.Repeat(all, 1[-+2/len(all)-])",
+			killer{inLease, "TestSession_outlivesSlowAnswers", `requireLive(t, l)`},
+		},
+		"renewals without jitter": {
+			"return g.untilRenewal()[- - random(g.third()/5)-]",
+			killer{inLease, "TestSession_renewsWithJitter", `require.Greater(t, len(at), 4*30, "hardly two at once")`},
+		},
+		"each renewal opens a stream, and authenticates": {
+			"\tg.extend(a.Sent)\n{+\ta.line.Reset()\n+}",
+			killer{inLease, "TestSession_renewsAThirdOfTheTTLAfterTheLastSend", `"one stream, and one authentication, for all")`},
+		},
+		"keys are not read after a stream has broken": {
+			"if r.broken [-|| a.Reopened -]{",
+			killer{inLease, "TestSession_reclaimsKeysThatComeBack", `require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))`},
+		},
+		"silent watch streams are not probed": {
+			"[-\tg.probe()\n-]",
+			killer{inLease, "TestLock_watchFallsSilent", `require.LessOrEqual(t, at, third+ttl/2`},
+		},
+	},
+	"internal/clock/clock.go": {
+		"the deadline does not count time in suspension": {
+			"elapsed = max(elapsed, [-c.Boot()-i.boot-]{+0+})",
+			killer{"internal/clock", "TestClock_theLongerElapsedTimeCounts", `require.Equal(t, 62*time.Second, c.Since(i))`},
+		},
 	},
 }

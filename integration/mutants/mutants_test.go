@@ -16,7 +16,9 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-var mutants = slices.Concat(fenceMutants, leaseMutants, queueMutants, electionMutants, fakeMutants)
+var mutants = slices.Concat(
+	fenceMutants.mutants(), leaseMutants.mutants(), queueMutants.mutants(), electionMutants.mutants(), fakeMutants.mutants(),
+)
 
 // The old text of each mutant is in the code, and its killer is in the tests.
 func TestMutants_fitTheCode(t *testing.T) {
@@ -70,7 +72,7 @@ func TestMutants_whatIsNoKill(t *testing.T) {
 	const file, test = "fence/mark.go", "TestGuard_rules"
 	by := killer{"fence", test, "rules.Decide(t)"}
 	try := func(old, changed string) (output string, err error) {
-		m := mutant{"tried", file, old, changed, by}
+		m := mutant{"tried", file, "[-" + old + "-]{+" + changed + "+}", by}
 		return newBench(t, m).mutated(m)
 	}
 

@@ -6,516 +6,331 @@ const (
 	inPeers = "integration/interop"
 )
 
-var queueMutants = []mutant{
-	{
-		name: "a line ignores the namespace of a client",
-		file: "internal/etcd/wire.go",
-		old:  "reflect.TypeOf(client.KV) != etcdsOwn {\n\t\treturn nil",
-		new:  "reflect.TypeOf(client.KV) != etcdsOwn {\n\t\treturn clientv3.RetryKVClient(client)",
-		by:   killer{inPeers, "TestNamespace_hasAllKeys", `require.Len(t, srv.Keys(t, [...]string{"a/", "b/", ""}[i])`},
-	},
-	{
-		name: "a line ignores the KVClient that a client's owner has put in",
-		file: "internal/etcd/wire.go",
-		old:  " || remote.Type() != retrying",
-		new:  "",
-		by:   killer{inEtcd, "TestRawOf/another_KVClient", `require.Equal(t, row.raw, rawOf(client) != nil)`},
-	},
-	{
-		name: "a line ignores that the client's KV is another client's",
-		file: "internal/etcd/wire.go",
-		old:  `!conn.Equal(reflect.ValueOf(client.ActiveConnection()))`,
-		new:  `!conn.IsValid()`,
-		by:   killer{inEtcd, "TestRawOf/the_KV_of_another", `require.Equal(t, row.raw, rawOf(client) != nil)`},
-	},
-	{
-		name: "a nested name's key contends",
-		file: "internal/queue/key.go",
-		old:  ` || bytes.IndexByte(key[len(prefix):], '/') >= 0`,
-		new:  "",
-		by:   killer{inQueue, "FuzzContends", `require.False(t, queue.Contends(prefix, kv))`},
-	},
-	{
-		name: "a key without a lease contends",
-		file: "internal/queue/key.go",
-		old:  "return ok && id == kv.Lease",
-		new:  "return ok && (id == kv.Lease || kv.Lease == 0)",
-		by:   killer{inQueue, "FuzzContends", `require.Equal(t, named, queue.Contends(below, kv)`},
-	},
-	{
-		name: "any lease's key contends",
-		file: "internal/queue/key.go",
-		old:  "return ok && id == kv.Lease",
-		new:  "return ok && id != 0",
-		by:   killer{inQueue, "FuzzContends", `require.Equal(t, named, queue.Contends(below, kv)`},
-	},
-	{
-		name: "a key of an unknown class excludes nobody",
-		file: "internal/queue/key.go",
-		old:  "'g' <= child[0] && child[0] <= 'z'",
-		new:  "false",
-		by:   killer{inQueue, "FuzzContends", `require.Equal(t, named, queue.Contends(below, kv)`},
-	},
-	{
-		name: "a reader waits for readers",
-		file: "internal/queue/key.go",
-		old:  "return readers",
-		new:  "return notContenders",
-		by:   killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, queue.Ahead{None: true}, p.ahead)`},
-	},
-	{
-		name: "a reader waits for nobody",
-		file: "internal/queue/key.go",
-		old:  "return readers",
-		new:  `return "\x01"`,
-		by:   killer{inQueue, "TestQueue_Await_readersAndWriters", `require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)`},
-	},
-	{
-		name: "a reader overtakes a waiting writer",
-		file: "internal/queue/scan.go",
-		old:  "ahead := nearest(kvs, int64(len(kvs)))\n",
-		new:  "if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\tahead := nearest(kvs, int64(len(kvs)))\n",
-		by:   killer{inQueue, "TestQueue_Await_readersAndWriters", `requirePending(t, third)`},
-	},
-	{
-		name: "a reader's retry enters a second time",
-		file: "internal/queue/enter.go",
-		old:  "return []clientv3.Cmp{e.empty(), e.absent()}",
-		new:  "return []clientv3.Cmp{e.empty()}",
-		by:   killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, revs[0], again.Rev`},
-	},
-	{
-		name: "TryRLock takes another reader for the holder",
-		file: "internal/queue/set.go",
-		old:  "q.oldest(a, e.outside())",
-		new:  "q.Owner(a, e.Prefix)",
-		by:   killer{inQueue, "TestQueue_TryEnter_reader", `require.Equal(t, writer.Key, string(owner.Key))`},
-	},
-	{
-		name: "TryLock, TryLockAll: a contender that is not first stays in its queues",
-		file: "internal/queue/set.go",
-		old:  "_, err := q.Leave(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err",
-		new:  "return owners, nil",
-		by:   killer{inQueue, "TestQueue_TryEnterAll_race", `require.Equal(t, keys, e.keys())`},
-	},
-	{
-		name: "TryLock makes etcd compare all nested names",
-		file: "internal/queue/set.go",
-		old:  "byName[i] = byName[i] || q.contended.mixed(e.rivals())",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_nestedNamesAreCheap", `require.Empty(t, c.RangeEnd)`},
-	},
-	{
-		name: "a key on another lease contends if its name looks like a contender's",
-		file: "internal/queue/list.go",
-		old:  `isAttached(e.Prefix, string(kv.Key), "!=")`,
-		new:  `isAttached(e.Prefix, string(kv.Key), "=")`,
-		by:   killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
-	},
-	{
-		name: "a set that leaves may take its key for a hold",
-		file: "internal/queue/set.go",
-		old:  "set[i].disown()",
-		new:  "_ = set[i]",
-		by:   killer{inLease, "TestTurns_lateRequestToLeave/the_attempt_is_repeated", `require.FailNow(t, "too early"`},
-	},
-	{
-		name: "a permit that leaves may take its key for a hold",
-		file: "internal/queue/slots.go",
-		old:  "e.disown()",
-		new:  "_ = e",
-		by:   killer{inLease, "TestTurns_lateRequestToLeave/a_permit", `require.FailNow(t, "too early"`},
-	},
-	{
-		name: "a line does not look again whether a request is stuck",
-		file: "internal/etcd/lane.go",
-		old:  "\t\tl.leave(round)\n\t\tl.await()\n",
-		new:  "\t\tl.leave(round)\n",
-		by:   killer{"internal/etcd", "TestLine_lanes_mostGiveUpBesideAStuckRequest", `require.FailNow(t, "a caller hangs"`},
-	},
-	{
-		name: "a page begins after the next key",
-		file: "internal/queue/list.go",
-		old:  `return string(key) + "\x00"`,
-		new:  `return string(key) + "~"`,
-		by:   killer{inQueue, "TestQueue_mixed_pageEnds", `require.Equal(t, oldest, string(owner.Key))`},
-	},
-	{
-		name: "Await: the end of the nearest is the turn, whether or not it was the owner",
-		file: "internal/queue/await.go",
-		old:  "case end == Deleted && ahead.Owner && ",
-		new:  "case end == Deleted && ",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/the_last_gives_up,_with_nested_names", `requirePending(t, got)`},
-	},
-	{
-		name: "Await: each event in the queue causes a read",
-		file: "internal/queue/await.go",
-		old:  "\t\t\t\tend, written = w.ended(e.Prefix, c.rev)\n",
-		new:  "\t\t\t\tend = Overwritten\n\t\t\t\treturn q.watch(ctx, e.Prefix, func(_ context.Context, w *watch) error {\n\t\t\t\t\tselect {\n\t\t\t\t\tcase <-w.events:\n\t\t\t\t\tcase <-time.After(time.Second):\n\t\t\t\t\t}\n\t\t\t\t\treturn nil\n\t\t\t\t}, clientv3.WithPrefix())\n",
-		by:   killer{inLease, "TestSession_Lock_requestsATurn/8", `require.LessOrEqual(t, a, most)`},
-	},
-	{
-		name: "Await: an event of an earlier key is the turn",
-		file: "internal/queue/await.go",
-		old:  "case ev.Kv.ModRevision <= rev:",
-		new:  "case false:",
-		by:   killer{inQueue, "TestQueue_Await_staleEvent", `requirePending(t, two)`},
-	},
-	{
-		name: "Await: no read after the watch exists",
-		file: "internal/queue/await.go",
-		old:  "if !kept || !known {",
-		new:  "if !known {",
-		by:   killer{inQueue, "TestQueue_Await_predecessorGoesBeforeTheWatch", `receive(t, e.await(t.Context(), second))`},
-	},
-	{
-		name: "Await: waits for a key whose name looks like a contender's but whose lease is another",
-		file: "internal/queue/scan.go",
-		old:  "check && ahead.first().key == watched && !Contends",
-		new:  "false && check && !Contends",
-		by:   killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
-	},
-	{
-		name: "Await: the second nearest counts as the owner, though others are ahead of it",
-		file: "internal/queue/scan.go",
-		old:  "contender{string(kvs[1].Key), kvs[1].CreateRevision}, all == 2",
-		new:  "contender{string(kvs[1].Key), kvs[1].CreateRevision}, true",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/both_give_up", `requirePending(t, got)`},
-	},
-	{
-		name: "Await: a kept watch is used without a time limit",
-		file: "internal/queue/watch.go",
-		old:  "w.timer.Reset(shortWait)",
-		new:  "w.timer.Stop()",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)`},
-	},
-	{
-		name: "Await: a kept watch is used though it may have begun after the contender's end",
-		file: "internal/queue/watch.go",
-		old:  "w == nil || c.rev <= w.since ||",
-		new:  "w == nil ||",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchThatHasNotSeenTheEnd", `require.Equal(t, at, granted.at)`},
-	},
-	{
-		name: "AwaitOwn: a kept watch is used that does not show writes",
-		file: "internal/queue/watch.go",
-		old:  " || puts && !w.puts",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_AwaitOwn_keptWatchWithoutPuts", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
-	},
-	{
-		name: "Await: a kept watch is used though another wait has taken the event",
-		file: "internal/queue/await.go",
-		old:  "\t\t\tw.since = max(w.since, ev.Kv.ModRevision)",
-		new:  "\t\t\t_ = ev",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchWhoseEventIsTaken", `require.Equal(t, at, granted.at)`},
-	},
-	{
-		name: "Await: a watch is kept after a long wait",
-		file: "internal/queue/await.go",
-		old:  " && time.Since(began) < shortWait\n",
-		new:  " && !began.IsZero()\n",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+2+more)`},
-	},
-	{
-		name: "Await: a long wait whose last part was short makes the queue brisk",
-		file: "internal/queue/await.go",
-		old:  "short = short && !broke",
-		new:  "short = !broke",
-		by:   killer{inQueue, "TestQueue_Await_longWaitThatEndsSoon", `require.Equal(t, 2, watches, "round %d", round)`},
-	},
-	{
-		name: "Await: a wait does not mark the queue as contended",
-		file: "internal/queue/contended.go",
-		old:  "q.left, q.brisk = contendedLasts, brisk",
-		new:  "q.brisk = brisk",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchAfterHandOver", `require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)`},
-	},
-	{
-		name: "Await: the owner's end is the turn though a key between may be put back on its lease",
-		file: "internal/queue/scan.go",
-		old:  "owner := len(r.keys) == 1",
-		new:  "owner := kv == r.keys[len(r.keys)-1]",
-		by:   killer{inQueue, "TestQueue_Await_putBackBehindTheOwner", `requirePending(t, got)`},
-	},
-	{
-		name: "Await: a kept watch outlives its lease",
-		file: "internal/queue/watch.go",
-		old:  "Watch(q.Life)",
-		new:  "Watch(context.WithoutCancel(q.Life))",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchEndsWithTheLease", `require.Zero(t, e.srv.Watchers())`},
-	},
-	{
-		name: "Await: a kept watch ends with the context of the previous wait",
-		file: "internal/queue/watch.go",
-		old:  "if !w.detach() || w.ctx",
-		new:  "if w.ctx",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchOutlivesItsCall", `require.Equal(t, min(round, 1), e.srv.Watchers())`},
-	},
-	{
-		name: "Await: a wait on a kept watch does not end with its context",
-		file: "internal/queue/watch.go",
-		old:  "w.detach = context.AfterFunc(ctx, w.cancel)\n\treturn w\n",
-		new:  "w.detach = context.AfterFunc(context.WithoutCancel(ctx), w.cancel)\n\treturn w\n",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchIsGivenUp", `require.Equal(t, at, given.at)`},
-	},
-	{
-		name: "Await: keeps any number of watches",
-		file: "internal/queue/watch.go",
-		old:  " || len(k.watches) >= mostKept",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_Await_keptWatchesAreFew", `require.Equal(t, 64, e.srv.Watchers())`},
-	},
-	{
-		name: "Await: keeps watches for as long as the lease lives",
-		file: "internal/queue/watch.go",
-		old:  "w.timer.Reset(keptFor)",
-		new:  "w.timer.Stop()",
-		by:   killer{inQueue, "TestQueue_Await_keptWatch", `require.Zero(t, e.srv.Watchers(), "it is not kept for ever")`},
-	},
-	{
-		name: "Enter: forgets that a queue was not empty",
-		file: "internal/queue/enter.go",
-		old:  "q.contended.met(e.rivals(), true) // e may have entered",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_Enter_contentionThatHasJustEnded", `require.Equal(t, []int{2}, ops)`},
-	},
-	{
-		name: "Await: reads without a check of its own key",
-		file: "internal/queue/scan.go",
-		old:  "a.Txn([]clientv3.Cmp{e.Held()}, reads, nil)",
-		new:  "a.Txn(nil, reads, nil)",
-		by:   killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
-	},
-	{
-		name: "Commit: goroutines that compute delay each request many times",
-		file: "internal/etcd/lane.go",
-		old:  " || time.Since(began) > gatherFor",
-		new:  " || began.IsZero()",
-		by:   killer{inEtcd, "TestLine_gather_whereOthersCompute", `require.Less(t, l.gather(8), yields/4)`},
-	},
-	{
-		name: "Commit: a batch does not wait while callers keep coming",
-		file: "internal/etcd/lane.go",
-		old:  "here, idle = now, 0",
-		new:  "here = now",
-		by:   killer{inEtcd, "TestLine_gather_whileTheyKeepComing", `require.Greater(t, l.gather(8), 2*yields)`},
-	},
-	{
-		name: "Commit: a hedged request carries transactions of callers that do not hedge",
-		file: "internal/etcd/line.go",
-		old:  " && (c.many > 1) == (d.many > 1)",
-		new:  "",
-		by:   killer{inEtcd, "TestLine_attempt_copies", `require.Equal(t, []int{2, 2, 2, 1}, carries)`},
-	},
-	{
-		name: "Commit: a lane is reused while its request is under way",
-		file: "internal/etcd/lane.go",
-		old:  "if round == l.round {",
-		new:  "if round <= l.round {",
-		by:   killer{inEtcd, "TestLine_lanes_stuckOneReturns", `require.Empty(t, sent(), "they wait for the one that is under way")`},
-	},
-	{
-		name: "Commit: the refusal of a part hides that the whole may have been applied",
-		file: "internal/etcd/line.go",
-		old:  "err = Repeated(err)",
-		new:  "_ = Repeated(err)",
-		by:   killer{inEtcd, "TestLine_lost_thenRefused", `require.Equal(t, tc.refused, etcd.Refused(o.err))`},
-	},
-	{
-		name: "Commit: an answer's revision is compared with those seen after the request was sent",
-		file: "internal/etcd/line.go",
-		old:  "\t\tl.opts.Saw(before, resp.Header.Revision)",
-		new:  "\t\tbefore = l.opts.Highest()\n\t\tl.opts.Saw(before, resp.Header.Revision)",
-		by:   killer{inEtcd, "TestLine_answersThatCross", `require.Equal(t, [][2]int64{{rev, rev + 1}}, seen)`},
-	},
-	{
-		name: "Do: hedges a request that was refused",
-		file: "internal/etcd/call.go",
-		old:  "if !Refused(err) && !TooMuch(err) { // else an endpoint has answered\n\t\t\tcopies = min(copies+1, limit.endpoints)\n\t\t}",
-		new:  "copies = min(copies+1, limit.endpoints)",
-		by:   killer{inEtcd, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
-	},
-	{
-		name: "Txn: among hedged requests, a refusal counts more than an unknown outcome",
-		file: "internal/etcd/attempt.go",
-		old:  "(final(o.err) || Refused(best.err))",
-		new:  "(final(o.err) || Refused(o.err))",
-		by:   killer{inEtcd, "TestTxn_firstAnswerOfTheCopies/one_unknown,_two_are_refused", `require.ErrorContains(t, err, tc.err.Error())`},
-	},
-	{
-		name: "Enter: an ambiguous transaction is retried without a comparison",
-		file: "internal/queue/enter.go",
-		old:  "txn.If, txn.Else = append(txn.If, e.absent()), append",
-		new:  "txn.Else = append",
-		by:   killer{inQueue, "TestQueue_Enter_again", `require.Equal(t, tc.ahead, ahead)`},
-	},
-	{
-		name: "Enter: two contenders of one queue share a commit",
-		file: "internal/queue/set.go",
-		old:  "txn.Queue = set[0].Prefix",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_Enter_oneQueueIsNotShared", `require.Less(t, before.Rev, list[i+1].Rev)`},
-	},
-	{
-		name: "HandOver: overwrites the next contender's key",
-		file: "internal/queue/enter.go",
-		old:  "txn.If, txn.Else = append(txn.If, e.absent()), append(txn.Else, etcd.Get(e.Key))",
-		new:  "txn.Else = append(txn.Else, etcd.Get(e.Key))\n\t\tif leaving == nil {\n\t\t\ttxn.If = append(txn.If, e.absent())\n\t\t}",
-		by:   killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
-	},
-	{
-		name: "HandOver: does not check that the owner's key is still there",
-		file: "internal/queue/enter.go",
-		old:  "append(txn.If, leaving.Held())",
-		new:  "txn.If",
-		by:   killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
-	},
-	{
-		name: "AwaitOwn: the owner's end is the turn of a candidate that was passed over",
-		file: "internal/queue/await.go",
-		old:  "(!own || !ahead.written && !written):",
-		new:  "(!own || written || true):",
-		by:   killer{inQueue, "TestQueue_AwaitOwn/passed", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
-	},
-	{
-		name: "Await: the owner's end is the turn though both keys are on one lease",
-		file: "internal/queue/await.go",
-		old:  " && !e.wentWith(c)",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_Await_ownLeaseIsRevoked", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
-	},
-	{
-		name: "Await: an owner whose key was taken off its lease never comes back",
-		file: "internal/queue/await.go",
-		old:  "known = end == Deleted && ahead.beforeOwner",
-		new:  "known = ahead.beforeOwner",
-		by:   killer{inQueue, "TestQueue_Await_displacedOwner/by_kept_watches_that_show_puts", `requirePending(t, got)`},
-	},
-	{
-		name: "AwaitOwn: ignores that the owner's key was written before the wait",
-		file: "internal/queue/await.go",
-		old:  "!ahead.written && !written",
-		new:  "!written",
-		by:   killer{inQueue, "TestQueue_AwaitOwn/passed,_and_it_was_written_before", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
-	},
-	{
-		name: "AwaitOwn: the owner's end is the turn of a candidate that was passed over with another",
-		file: "internal/queue/await.go",
-		old:  "ahead.beforeOwner && !own",
-		new:  "ahead.beforeOwner",
-		by:   killer{inQueue, "TestQueue_AwaitOwn/passed_with_another,_by_kept_watches", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
-	},
-	{
-		name: "Guards: its own put ends a handle",
-		file: "internal/queue/guard.go",
-		old:  "case gone, ev.Kv.ModRevision <= e.Rev:",
-		new:  "case gone, ev.Kv.ModRevision < e.Rev:",
-		by:   killer{inQueue, "TestGuards_areNotFooledByTheirOwnPut", `g.requireNotices(t)`},
-	},
-	{
-		name: "Guards: an event of an earlier use of a key counts for the present one",
-		file: "internal/queue/guard.go",
-		old:  "case gone, ev.Kv.ModRevision <= e.Rev:",
-		new:  "case gone:",
-		by:   killer{inQueue, "TestGuards_staleEvents", `g.requireNotices(t)`},
-	},
-	{
-		name: "Guards: a refused watch is not retried",
-		file: "internal/queue/guard.go",
-		old:  "b.Longest = w.Every\n\t\t\tw.warn(e, \"watched\", err)",
-		new:  "w.warn(e, \"watched\", err)\n\t\t\treturn",
-		by:   killer{inQueue, "TestGuards_deniedForAMoment", `e.requireWatchers(t, 3)`},
-	},
-	{
-		name: "Guards: a key is not read when its watch has broken",
-		file: "internal/queue/guard.go",
-		old:  "w.mu.Lock()\n\t\tw.read(e)\n\t\tw.mu.Unlock()\n\t\t_ = b.Sleep",
-		new:  "_ = b.Sleep",
-		by:   killer{inQueue, "TestGuards_nextWatchHangs", `g.requireNotices(t, deleted(list[0]))`},
-	},
-	{
-		name: "Streams: a watch stays registered with its caller",
-		file: "internal/etcd/streams.go",
-		old:  "\t\tstop()\n\t\tend()\n",
-		new:  "\t\t_ = stop\n\t\tend()\n",
-		by:   killer{inEtcd, "TestStreams_Watch_leavesNothingRegistered", `require.Zero(t, s.Registered(ctx))`},
-	},
-	{
-		name: "the end of a wait waits for etcd's client",
-		file: "internal/etcd/streams.go",
-		old:  "\tcase <-ctx.Done():\n\t}\n\treturn resp, ok",
-		new:  "\t}\n\treturn resp, ok",
-		by:   killer{inLease, "TestSession_waitsEndWhileTheClientReconnects/for_a_lock", `require.Len(t, ended, 1, "it waits for the client")`},
-	},
-	{
-		name: "Streams: any number of stream names",
-		file: "internal/etcd/streams.go",
-		old:  "s.n%streamNames",
-		new:  "s.n",
-		by:   killer{inEtcd, "TestStreams_Watch_hasFewNames", `require.`},
-	},
-	{
-		name: "Streams: a suspect stream is kept",
-		file: "internal/etcd/streams.go",
-		old:  "if present {\n\t\tst.end()\n\t}",
-		new:  "_ = present",
-		by:   killer{inEtcd, "TestStreams_Watch_endsWithItsCallerOrItsStream", `require.Error(t, bySuspect.Err())`},
-	},
-	{
-		name: "Unavailable counts as a refusal",
-		file: "internal/etcd/verdict.go",
-		old:  "case codes.InvalidArgument, codes.OutOfRange,",
-		new:  "case codes.Unavailable, codes.InvalidArgument, codes.OutOfRange,",
-		by:   killer{inEtcd, "TestVerdict_ofServers", `require.Equal(t, want, verdict{`},
-	},
-	{
-		name: "NOSPACE counts as not applied",
-		file: "internal/etcd/verdict.go",
-		old:  "codes.Unauthenticated, codes.Unimplemented:",
-		new:  "codes.Unauthenticated, codes.Unimplemented, codes.ResourceExhausted:",
-		by:   killer{inEtcd, "TestVerdict_ofServers", `require.Equal(t, want, verdict{`},
-	},
-	{
-		name: "Enter: another's key counts as its own",
-		file: "internal/queue/enter.go",
-		old:  "kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value",
-		new:  "true",
-		by:   killer{inQueue, "TestQueue_Enter_taken", `require.ErrorIs(t, err, queue.ErrTaken)`},
-	},
-	{
-		name: "Enter: an old key of its own counts as the new one",
-		file: "internal/queue/enter.go",
-		old:  " && kv.CreateRevision > e.After",
-		new:  "",
-		by:   killer{inQueue, "TestQueue_Enter_taken/an_old_one", `require.ErrorIs(t, err, queue.ErrTaken)`},
-	},
-	{
-		name: "Enter: an existing key always counts as another's",
-		file: "internal/queue/enter.go",
-		old:  "kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value",
-		new:  "false",
-		by:   killer{inQueue, "TestQueue_requestSentTwice", `require.NoError(t, err, "the key is its own")`},
-	},
-	{
-		name: "a waiter behind a key that was taken off its lease waits forever",
-		file: "internal/queue/await.go",
-		old:  "case !Contends(prefix, ev.Kv):",
-		new:  "case false:",
-		by:   killer{inQueue, "TestQueue_Await_keyIsTakenOffItsLease", `require.NoError(t, receive(t, waits).err)`},
-	},
-	{
-		name: "each watch on a slow server ends all others",
-		file: "internal/etcd/streams.go",
-		old:  "s.stretch = min(1+int(2*time.Since(st.waiting)/s.patience), longestStretch)",
-		new:  "s.stretch = 1",
-		by:   killer{inEtcd, "TestStreams_Watch_waitsForASlowServer", `require.Zero(t, givenUp, "%v", took)`},
-	},
-	{
-		name: "a nested name with many keys is read to its end",
-		file: "internal/queue/list.go",
-		old:  `if dir := nestedIn(prefix, key); dir != "" {`,
-		new:  `if dir := nestedIn(prefix, key); false {`,
-		by:   killer{inQueue, "TestChildren", `require.Len(t, c.Calls(fakeetcd.Get), 3)`},
+var queueMutants = table{
+	"internal/etcd/wire.go": {
+		"a line ignores the namespace of a client": {
+			"reflect.TypeOf(client.KV) != etcdsOwn {\n\t\treturn [-nil-]{+clientv3.RetryKVClient(client)+}",
+			killer{inPeers, "TestNamespace_hasAllKeys", `require.Len(t, srv.Keys(t, [...]string{"a/", "b/", ""}[i])`},
+		},
+		"a line ignores the KVClient that a client's owner has put in": {
+			"[- || remote.Type() != retrying-]",
+			killer{inEtcd, "TestRawOf/another_KVClient", `require.Equal(t, row.raw, rawOf(client) != nil)`},
+		},
+		"a line ignores that the client's KV is another client's": {
+			"!conn.[-Equal(reflect.ValueOf(client.ActiveConnection())-]{+IsValid(+})",
+			killer{inEtcd, "TestRawOf/the_KV_of_another", `require.Equal(t, row.raw, rawOf(client) != nil)`},
+		},
+	},
+	"internal/queue/key.go": {
+		"a nested name's key contends": {
+			"[- || bytes.IndexByte(key[len(prefix):], '/') >= 0-]",
+			killer{inQueue, "FuzzContends", `require.False(t, queue.Contends(prefix, kv))`},
+		},
+		"a key without a lease contends": {
+			"return ok && [-id == kv.Lease-]{+(id == kv.Lease || kv.Lease == 0)+}",
+			killer{inQueue, "FuzzContends", `require.Equal(t, named, queue.Contends(below, kv)`},
+		},
+		"any lease's key contends": {
+			"return ok && id [-== kv.Lease-]{+!= 0+}",
+			killer{inQueue, "FuzzContends", `require.Equal(t, named, queue.Contends(below, kv)`},
+		},
+		"a key of an unknown class excludes nobody": {
+			"[-'g' <= child[0] && child[0] <= 'z'-]{+false+}",
+			killer{inQueue, "FuzzContends", `require.Equal(t, named, queue.Contends(below, kv)`},
+		},
+		"a reader waits for readers": {
+			"return [-readers-]{+notContenders+}",
+			killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, queue.Ahead{None: true}, p.ahead)`},
+		},
+		"a reader waits for nobody": {
+			`return [-readers-]{+"\x01"+}`,
+			killer{inQueue, "TestQueue_Await_readersAndWriters", `require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)`},
+		},
+	},
+	"internal/queue/scan.go": {
+		"a reader overtakes a waiting writer": {
+			"{+if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\t+}ahead := nearest(kvs, int64(len(kvs)))\n",
+			killer{inQueue, "TestQueue_Await_readersAndWriters", `requirePending(t, third)`},
+		},
+		"Await: waits for a key whose name looks like a contender's but whose lease is another": {
+			"[-check && ahead.first().key == watched-]{+false && check+} && !Contends",
+			killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
+		},
+		"Await: the second nearest counts as the owner, though others are ahead of it": {
+			"contender{string(kvs[1].Key), kvs[1].CreateRevision}, [-all == 2-]{+true+}",
+			killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/both_give_up", `requirePending(t, got)`},
+		},
+		"Await: the owner's end is the turn though a key between may be put back on its lease": {
+			"owner := [-len(r.keys) == 1-]{+kv == r.keys[len(r.keys)-1]+}",
+			killer{inQueue, "TestQueue_Await_putBackBehindTheOwner", `requirePending(t, got)`},
+		},
+		"Await: reads without a check of its own key": {
+			"a.Txn([-[]clientv3.Cmp{e.Held()}-]{+nil+}, reads, nil)",
+			killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
+		},
+	},
+	"internal/queue/enter.go": {
+		"a reader's retry enters a second time": {
+			"return []clientv3.Cmp{e.empty()[-, e.absent()-]}",
+			killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, revs[0], again.Rev`},
+		},
+		"Enter: forgets that a queue was not empty": {
+			"[-q.contended.met(e.rivals(), true) // e may have entered-]",
+			killer{inQueue, "TestQueue_Enter_contentionThatHasJustEnded", `require.Equal(t, []int{2}, ops)`},
+		},
+		"Enter: an ambiguous transaction is retried without a comparison": {
+			"txn.[-If, txn.Else = append(txn.If, e.absent()),-]{+Else =+} append",
+			killer{inQueue, "TestQueue_Enter_again", `require.Equal(t, tc.ahead, ahead)`},
+		},
+		"HandOver: overwrites the next contender's key": {
+			"txn.[-If, txn.Else = append(txn.If, e.absent()), append(txn.Else, etcd.Get(e.Key))-]{+Else = append(txn.Else, etcd.Get(e.Key))\n\t\tif leaving == nil {\n\t\t\ttxn.If = append(txn.If, e.absent())\n\t\t}+}",
+			killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
+		},
+		"HandOver: does not check that the owner's key is still there": {
+			"[-append(txn.If, leaving.Held())-]{+txn.If+}",
+			killer{inQueue, "TestQueue_HandOver_notDone", `require.False(t, done)`},
+		},
+		"Enter: another's key counts as its own": {
+			"[-kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value-]{+true+}",
+			killer{inQueue, "TestQueue_Enter_taken", `require.ErrorIs(t, err, queue.ErrTaken)`},
+		},
+		"Enter: an old key of its own counts as the new one": {
+			"[- && kv.CreateRevision > e.After-]",
+			killer{inQueue, "TestQueue_Enter_taken/an_old_one", `require.ErrorIs(t, err, queue.ErrTaken)`},
+		},
+		"Enter: an existing key always counts as another's": {
+			"[-kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value-]{+false+}",
+			killer{inQueue, "TestQueue_requestSentTwice", `require.NoError(t, err, "the key is its own")`},
+		},
+	},
+	"internal/queue/set.go": {
+		"TryRLock takes another reader for the holder": {
+			"q.[-oldest(a, e.outside()-]{+Owner(a, e.Prefix+})",
+			killer{inQueue, "TestQueue_TryEnter_reader", `require.Equal(t, writer.Key, string(owner.Key))`},
+		},
+		"TryLock, TryLockAll: a contender that is not first stays in its queues": {
+			"[-_, err := q.Leave(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err-]{+return owners, nil+}",
+			killer{inQueue, "TestQueue_TryEnterAll_race", `require.Equal(t, keys, e.keys())`},
+		},
+		"TryLock makes etcd compare all nested names": {
+			"[-byName[i] = byName[i] || q.contended.mixed(e.rivals())-]",
+			killer{inQueue, "TestQueue_nestedNamesAreCheap", `require.Empty(t, c.RangeEnd)`},
+		},
+		"a set that leaves may take its key for a hold": {
+			"[-set[i].disown()-]{+_ = set[i]+}",
+			killer{inLease, "TestTurns_lateRequestToLeave/the_attempt_is_repeated", `require.FailNow(t, "too early"`},
+		},
+		"Enter: two contenders of one queue share a commit": {
+			"[-txn.Queue = set[0].Prefix-]",
+			killer{inQueue, "TestQueue_Enter_oneQueueIsNotShared", `require.Less(t, before.Rev, list[i+1].Rev)`},
+		},
+	},
+	"internal/queue/list.go": {
+		"a key on another lease contends if its name looks like a contender's": {
+			`isAttached(e.Prefix, string(kv.Key), "[-!=-]{+=+}")`,
+			killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
+		},
+		"a page begins after the next key": {
+			`return string(key) + "[-\x00-]{+~+}"`,
+			killer{inQueue, "TestQueue_mixed_pageEnds", `require.Equal(t, oldest, string(owner.Key))`},
+		},
+		"a nested name with many keys is read to its end": {
+			`if dir := nestedIn(prefix, key); [-dir != ""-]{+false+} {`,
+			killer{inQueue, "TestChildren", `require.Len(t, e.c.Calls(fakeetcd.Get), 3)`},
+		},
+	},
+	"internal/queue/slots.go": {
+		"a permit that leaves may take its key for a hold": {
+			"[-e.disown()-]{+_ = e+}",
+			killer{inLease, "TestTurns_lateRequestToLeave/a_permit", `require.FailNow(t, "too early"`},
+		},
+	},
+	"internal/etcd/lane.go": {
+		"a line does not look again whether a request is stuck": {
+			"\t\tl.leave(round)\n[-\t\tl.await()\n-]",
+			killer{"internal/etcd", "TestLine_lanes_mostGiveUpBesideAStuckRequest", `require.FailNow(t, "a caller hangs"`},
+		},
+		"Commit: goroutines that compute delay each request many times": {
+			" || [-time.Since(began) > gatherFor-]{+began.IsZero()+}",
+			killer{inEtcd, "TestLine_gather_whereOthersCompute", `require.Less(t, l.gather(8), yields/4)`},
+		},
+		"Commit: a batch does not wait while callers keep coming": {
+			"here[-, idle = now, 0-]{+ = now+}",
+			killer{inEtcd, "TestLine_gather_whileTheyKeepComing", `require.Greater(t, l.gather(8), 2*yields)`},
+		},
+		"Commit: a lane is reused while its request is under way": {
+			"if round [-==-]{+<=+} l.round {",
+			killer{inEtcd, "TestLine_lanes_stuckOneReturns", `require.Empty(t, sent(), "they wait for the one that is under way")`},
+		},
+	},
+	"internal/queue/await.go": {
+		"Await: the end of the nearest is the turn, whether or not it was the owner": {
+			"case end == Deleted && [-ahead.Owner && -]",
+			killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/the_last_gives_up,_with_nested_names", `requirePending(t, got)`},
+		},
+		"Await: each event in the queue causes a read": {
+			"\t\t\t\tend[-, written = w.ended(e.Prefix, c.rev-]{+ = Overwritten\n\t\t\t\treturn q.watch(ctx, e.Prefix, func(_ context.Context, w *watch) error {\n\t\t\t\t\tselect {\n\t\t\t\t\tcase <-w.events:\n\t\t\t\t\tcase <-time.After(time.Second):\n\t\t\t\t\t}\n\t\t\t\t\treturn nil\n\t\t\t\t}, clientv3.WithPrefix()+})\n",
+			killer{inLease, "TestSession_Lock_requestsATurn/8", `require.LessOrEqual(t, a, most)`},
+		},
+		"Await: an event of an earlier key is the turn": {
+			"case [-ev.Kv.ModRevision <= rev-]{+false+}:",
+			killer{inQueue, "TestQueue_Await_staleEvent", `requirePending(t, two)`},
+		},
+		"Await: no read after the watch exists": {
+			"if ![-kept || !-]known {",
+			killer{inQueue, "TestQueue_Await_predecessorGoesBeforeTheWatch", `receive(t, e.await(t.Context(), second))`},
+		},
+		"Await: a kept watch is used though another wait has taken the event": {
+			"\t\t\t[-w.since = max(w.since, ev.Kv.ModRevision)-]{+_ = ev+}",
+			killer{inQueue, "TestQueue_Await_keptWatchWhoseEventIsTaken", `require.Equal(t, at, granted.at)`},
+		},
+		"Await: a watch is kept after a long wait": {
+			" && [-time.Since(began) < shortWait-]{+!began.IsZero()+}\n",
+			killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+2+more)`},
+		},
+		"Await: a long wait whose last part was short makes the queue brisk": {
+			"short = [-short && -]!broke",
+			killer{inQueue, "TestQueue_Await_longWaitThatEndsSoon", `require.Equal(t, 2, watches, "round %d", round)`},
+		},
+		"AwaitOwn: the owner's end is the turn of a candidate that was passed over": {
+			"(!own || [-!ahead.written && !written-]{+written || true+}):",
+			killer{inQueue, "TestQueue_AwaitOwn/passed", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+		},
+		"Await: the owner's end is the turn though both keys are on one lease": {
+			"[- && !e.wentWith(c)-]",
+			killer{inQueue, "TestQueue_Await_ownLeaseIsRevoked", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+		},
+		"Await: an owner whose key was taken off its lease never comes back": {
+			"known = [-end == Deleted && -]ahead.beforeOwner",
+			killer{inQueue, "TestQueue_Await_displacedOwner/by_kept_watches_that_show_puts", `requirePending(t, got)`},
+		},
+		"AwaitOwn: ignores that the owner's key was written before the wait": {
+			"![-ahead.written && !-]written",
+			killer{inQueue, "TestQueue_AwaitOwn/passed,_and_it_was_written_before", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+		},
+		"AwaitOwn: the owner's end is the turn of a candidate that was passed over with another": {
+			"ahead.beforeOwner[- && !own-]",
+			killer{inQueue, "TestQueue_AwaitOwn/passed_with_another,_by_kept_watches", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+		},
+		"a waiter behind a key that was taken off its lease waits forever": {
+			"case [-!Contends(prefix, ev.Kv)-]{+false+}:",
+			killer{inQueue, "TestQueue_Await_keyIsTakenOffItsLease", `require.NoError(t, receive(t, waits).err)`},
+		},
+	},
+	"internal/queue/watch.go": {
+		"Await: a kept watch is used without a time limit": {
+			"w.timer.[-Reset(shortWait-]{+Stop(+})",
+			killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)`},
+		},
+		"Await: a kept watch is used though it may have begun after the contender's end": {
+			"w == nil ||[- c.rev <= w.since ||-]",
+			killer{inQueue, "TestQueue_Await_keptWatchThatHasNotSeenTheEnd", `require.Equal(t, at, granted.at)`},
+		},
+		"AwaitOwn: a kept watch is used that does not show writes": {
+			"[- || puts && !w.puts-]",
+			killer{inQueue, "TestQueue_AwaitOwn_keptWatchWithoutPuts", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+		},
+		"Await: a kept watch outlives its lease": {
+			"Watch([-q.Life-]{+context.WithoutCancel(q.Life)+})",
+			killer{inQueue, "TestQueue_Await_keptWatchEndsWithTheLease", `require.Zero(t, e.srv.Watchers())`},
+		},
+		"Await: a kept watch ends with the context of the previous wait": {
+			"if [-!w.detach() || -]w.ctx",
+			killer{inQueue, "TestQueue_Await_keptWatchOutlivesItsCall", `require.Equal(t, min(round, 1), e.srv.Watchers())`},
+		},
+		"Await: a wait on a kept watch does not end with its context": {
+			"w.detach = context.AfterFunc([-ctx-]{+context.WithoutCancel(ctx)+}, w.cancel)\n\treturn w\n",
+			killer{inQueue, "TestQueue_Await_keptWatchIsGivenUp", `require.Equal(t, at, given.at)`},
+		},
+		"Await: keeps any number of watches": {
+			"[- || len(k.watches) >= mostKept-]",
+			killer{inQueue, "TestQueue_Await_keptWatchesAreFew", `require.Equal(t, 64, e.srv.Watchers())`},
+		},
+		"Await: keeps watches for as long as the lease lives": {
+			"w.timer.[-Reset(keptFor-]{+Stop(+})",
+			killer{inQueue, "TestQueue_Await_keptWatch", `require.Zero(t, e.srv.Watchers(), "it is not kept for ever")`},
+		},
+	},
+	"internal/queue/contended.go": {
+		"Await: a wait does not mark the queue as contended": {
+			"q.[-left, q.brisk = contendedLasts,-]{+brisk =+} brisk",
+			killer{inQueue, "TestQueue_Await_keptWatchAfterHandOver", `require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)`},
+		},
+	},
+	"internal/etcd/line.go": {
+		"Commit: a hedged request carries transactions of callers that do not hedge": {
+			"[- && (c.many > 1) == (d.many > 1)-]",
+			killer{inEtcd, "TestLine_attempt_copies", `require.Equal(t, []int{2, 2, 2, 1}, carries)`},
+		},
+		"Commit: the refusal of a part hides that the whole may have been applied": {
+			"[-err-]{+_+} = Repeated(err)",
+			killer{inEtcd, "TestLine_lost_thenRefused", `require.Equal(t, tc.refused, etcd.Refused(o.err))`},
+		},
+		"Commit: an answer's revision is compared with those seen after the request was sent": {
+			"\t\t{+before = l.opts.Highest()\n\t\t+}l.opts.Saw(before, resp.Header.Revision)",
+			killer{inEtcd, "TestLine_answersThatCross", `require.Equal(t, [][2]int64{{rev, rev + 1}}, seen)`},
+		},
+	},
+	"internal/etcd/call.go": {
+		"Do: hedges a request that was refused": {
+			"[-if !Refused(err) && !TooMuch(err) { // else an endpoint has answered\n\t\t\tcopies = min(copies+1, limit.endpoints)\n\t\t}-]{+copies = min(copies+1, limit.endpoints)+}",
+			killer{inEtcd, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
+		},
+	},
+	"internal/etcd/attempt.go": {
+		"Txn: among hedged requests, a refusal counts more than an unknown outcome": {
+			"(final(o.err) || Refused([-best-]{+o+}.err))",
+			killer{inEtcd, "TestTxn_firstAnswerOfTheCopies/one_unknown,_two_are_refused", `require.ErrorContains(t, err, tc.err.Error())`},
+		},
+	},
+	"internal/queue/guard.go": {
+		"Guards: its own put ends a handle": {
+			"case gone, ev.Kv.ModRevision [-<=-]{+<+} e.Rev:",
+			killer{inQueue, "TestGuards_areNotFooledByTheirOwnPut", `g.requireNotices(t)`},
+		},
+		"Guards: an event of an earlier use of a key counts for the present one": {
+			"case gone[-, ev.Kv.ModRevision <= e.Rev-]:",
+			killer{inQueue, "TestGuards_staleEvents", `g.requireNotices(t)`},
+		},
+		"Guards: a refused watch is not retried": {
+			"[-b.Longest = w.Every\n\t\t\tw.warn(e, \"watched\", err)-]{+w.warn(e, \"watched\", err)\n\t\t\treturn+}",
+			killer{inQueue, "TestGuards_deniedForAMoment", `e.requireWatchers(t, 3)`},
+		},
+		"Guards: a key is not read when its watch has broken": {
+			"[-w.mu.Lock()\n\t\tw.read(e)\n\t\tw.mu.Unlock()\n\t\t-]_ = b.Sleep",
+			killer{inQueue, "TestGuards_nextWatchHangs", `g.requireNotices(t, deleted(list[0]))`},
+		},
+	},
+	"internal/etcd/streams.go": {
+		"Streams: a watch stays registered with its caller": {
+			"\t\t[-stop()-]{+_ = stop+}\n\t\tend()\n",
+			killer{inEtcd, "TestStreams_Watch_leavesNothingRegistered", `require.Zero(t, s.Registered(ctx))`},
+		},
+		"the end of a wait waits for etcd's client": {
+			"\t[-case <-ctx.Done():\n\t-]}\n\treturn resp, ok",
+			killer{inLease, "TestSession_waitsEndWhileTheClientReconnects/for_a_lock", `require.Len(t, ended, 1, "it waits for the client")`},
+		},
+		"Streams: any number of stream names": {
+			"s.n[-%streamNames-]",
+			killer{inEtcd, "TestStreams_Watch_hasFewNames", `require.`},
+		},
+		"Streams: a suspect stream is kept": {
+			"[-if present {\n\t\tst.end()\n\t}-]{+_ = present+}",
+			killer{inEtcd, "TestStreams_Watch_endsWithItsCallerOrItsStream", `require.Error(t, bySuspect.Err())`},
+		},
+		"each watch on a slow server ends all others": {
+			"s.stretch = [-min(1+int(2*time.Since(st.waiting)/s.patience), longestStretch)-]{+1+}",
+			killer{inEtcd, "TestStreams_Watch_waitsForASlowServer", `require.Zero(t, givenUp, "%v", took)`},
+		},
+	},
+	"internal/etcd/verdict.go": {
+		"Unavailable counts as a refusal": {
+			"case codes.{+Unavailable, codes.+}InvalidArgument, codes.OutOfRange,",
+			killer{inEtcd, "TestVerdict_ofServers", `require.Equal(t, want, verdict{`},
+		},
+		"NOSPACE counts as not applied": {
+			"codes.Unauthenticated, codes.Unimplemented{+, codes.ResourceExhausted+}:",
+			killer{inEtcd, "TestVerdict_ofServers", `require.Equal(t, want, verdict{`},
+		},
 	},
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -20,10 +21,11 @@ const selector = "LEASEFENCE_MUTANT"
 
 // place is the place of a mutant's old text, inside of one function.
 type place struct {
-	text []byte // of the file
-	at   int    // where the old text begins
-	file *ast.File
-	fn   *ast.FuncDecl
+	text     []byte // of the file
+	old, new string
+	at       int // where the old text begins
+	file     *ast.File
+	fn       *ast.FuncDecl
 }
 
 // place finds the old text.
@@ -35,20 +37,21 @@ func (m mutant) place(root string) (place, error) {
 	if err != nil {
 		return fail("%w", err)
 	}
-	switch n := bytes.Count(text, []byte(m.old)); {
+	p := place{text: text, old: m.old(), new: m.new()}
+	switch n := bytes.Count(text, []byte(p.old)); {
 	case n != 1:
 		return fail("its old text is %d times in %s, want once; the code has changed, so write the same fault for the present "+
-			"code, see doc.go. Old text:\n%s", n, m.file, m.old)
-	case m.old == m.new:
-		return fail("old and new text are the same, want a fault")
+			"code, see doc.go. Old text:\n%s", n, m.file, p.old)
+	case p.old == p.new:
+		return fail("its edit changes nothing")
 	}
-	p := place{text: text, at: bytes.Index(text, []byte(m.old))}
+	p.at = bytes.Index(text, []byte(p.old))
 	if p.file, err = parser.ParseFile(token.NewFileSet(), m.file, text, parser.SkipObjectResolution); err != nil {
 		return fail("%w", err)
 	}
 	for _, decl := range p.file.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
-		if ok && fn.Body != nil && p.offset(fn.Name.Pos()) <= p.at && p.at+len(m.old) <= p.offset(fn.End()) {
+		if ok && fn.Body != nil && p.offset(fn.Name.Pos()) <= p.at && p.at+len(p.old) <= p.offset(fn.End()) {
 			p.fn = fn
 			return p, nil
 		}
@@ -59,9 +62,9 @@ func (m mutant) place(root string) (place, error) {
 func (p place) offset(pos token.Pos) int { return int(pos - p.file.FileStart) }
 
 // mutated returns a copy of the function with the fault and another name.
-func (p place) mutated(m mutant, name string) string {
+func (p place) mutated(name string) string {
 	begin, old := p.offset(p.fn.Pos()), p.offset(p.fn.Name.Pos())
-	text := string(p.text[begin:p.at]) + m.new + string(p.text[p.at+len(m.old):p.offset(p.fn.End())])
+	text := string(p.text[begin:p.at]) + p.new + string(p.text[p.at+len(p.old):p.offset(p.fn.End())])
 	return text[:old-begin] + name + text[old-begin+len(p.fn.Name.Name):]
 }
 
@@ -128,9 +131,13 @@ func schemata(root string, mutants []mutant) (map[string][]byte, error) {
 			f = &file{text: p.text, calls: map[int]string{}}
 			files[m.file] = f
 		}
-		f.calls[p.offset(p.fn.Body.Lbrace)+1] += call
+		begin := p.offset(p.fn.Body.Lbrace) + 1
+		if strings.Contains(f.calls[begin], strconv.Quote(m.name)) {
+			return nil, fmt.Errorf("mutant %q: two edits of %s, want one that spans both", m.name, p.fn.Name)
+		}
+		f.calls[begin] += call
 		// The line directive makes the compiler's errors name the mutant.
-		fmt.Fprintf(&f.copies, "\n//line mutant %q:1\n%s\n", m.name, p.mutated(m, name))
+		fmt.Fprintf(&f.copies, "\n//line mutant %q:1\n%s\n", m.name, p.mutated(name))
 		texts[filepath.ToSlash(filepath.Join(filepath.Dir(m.file), "selected_mutant.go"))] = fmt.Appendf(nil,
 			"package %s\n\nimport \"os\"\n\nvar selectedMutant = os.Getenv(%q)\n", p.file.Name, selector)
 	}
