@@ -31,7 +31,7 @@ func TestRun_givesFiguresForEachScenario(t *testing.T) {
 	require.NoError(t, err)
 	o.scale = scale{
 		rounds: 1, warmUp: 20 * time.Millisecond, lasting: 150 * time.Millisecond, leastTurns: 3,
-		holds: 12 * groupOps, holdTTL: 2 * time.Second, holdTTLs: 1,
+		holds: 12 * groupOps, holdTTL: sessionTTL, holding: 2 * time.Second,
 	}
 	all := o.chosen
 	o.chosen = nil

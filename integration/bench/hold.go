@@ -10,7 +10,7 @@ import (
 // holdWorkers is how many goroutines acquire and release.
 const holdWorkers = 256
 
-// holdMany measures one process that acquires many locks of one session, holds them all for some TTLs, and releases
+// holdMany measures one process that acquires many locks of one session, holds them all for a while, and releases
 // them. It measures the acquisitions, the releases, the renewals in between, and the heap of the held locks.
 func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	t.ttl = t.scale.holdTTL
@@ -23,13 +23,13 @@ func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	held, err := t.measure(ctx, func() error { return sleep(ctx, time.Duration(t.scale.holdTTLs)*t.ttl) })
+	held, err := t.measure(ctx, func() error { return sleep(ctx, t.scale.holding) })
 	if err != nil {
 		return nil, err
 	}
 	acquire.extra = map[string]float64{
 		"heap of a held lock, bytes":          float64(heap()-heapBefore) / float64(len(lockers)),
-		"renewals per TTL while all are held": held.cost[renewals] / float64(t.scale.holdTTLs),
+		"renewals per TTL while all are held": held.cost[renewals] * float64(t.ttl) / float64(t.scale.holding),
 	}
 	release, err := t.all(ctx, "release", lockers, locker.Unlock)
 	return []sample{acquire, release}, err

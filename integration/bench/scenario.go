@@ -53,20 +53,20 @@ type scale struct {
 	leastTurns int           // in scenarios whose sections take a given time
 	holds      int           // locks held by one process
 	holdTTL    time.Duration
-	holdTTLs   int           // for how many TTLs they are held
+	holding    time.Duration // for how long they are held
 	rest       time.Duration // the pause of scenarios with rests
 }
 
 func fullScale() scale {
 	return scale{
 		rounds: 4, warmUp: 500 * time.Millisecond, lasting: 2 * time.Second, leastTurns: 20,
-		holds: 50_000, holdTTL: 10 * time.Second, holdTTLs: 3, rest: time.Second,
+		holds: 50_000, holdTTL: 10 * time.Second, holding: 30 * time.Second, rest: time.Second,
 	}
 }
 
 func shortScale() scale {
 	return scale{
 		rounds: 1, warmUp: 100 * time.Millisecond, lasting: 400 * time.Millisecond, leastTurns: 5,
-		holds: 2000, holdTTL: 2 * time.Second, holdTTLs: 1, rest: 200 * time.Millisecond,
+		holds: 2000, holdTTL: sessionTTL, holding: 2 * time.Second, rest: 200 * time.Millisecond,
 	}
 }
