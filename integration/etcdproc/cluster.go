@@ -5,9 +5,6 @@ package etcdproc
 import (
 	"context"
 	"errors"
-	"path/filepath"
-	"strconv"
-	"syscall"
 )
 
 // Cluster is a set of one or more members that form one cluster, each in a separate process.
@@ -19,17 +16,6 @@ type Cluster struct {
 // Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an
 // error nothing is left running. The caller must call [Cluster.Kill].
 func Start(ctx context.Context, dir string, n int, settings Settings) (*Cluster, error) {
-	const attempts = 5
-	for attempt := 1; ; attempt++ {
-		c, err := start(ctx, filepath.Join(dir, strconv.Itoa(attempt)), n, settings)
-		// Another process may have taken a port since it was picked.
-		if err == nil || attempt == attempts || !errors.Is(err, syscall.EADDRINUSE) {
-			return c, err
-		}
-	}
-}
-
-func start(ctx context.Context, dir string, n int, settings Settings) (*Cluster, error) {
 	members, err := NewMembers(dir, n)
 	if err != nil {
 		return nil, err

@@ -20,20 +20,18 @@ type Member struct {
 }
 
 // NewMembers describes the n members of a new cluster, "m0", "m1" and so on, with their data below dir and with free
-// ports. If another process takes a port before the member starts, the caller must make all members again: a cluster
-// identifies its members by their addresses.
+// ports, which stay theirs until this process ends.
 func NewMembers(dir string, n int) ([]Member, error) {
 	members := make([]Member, n)
 	cluster := make([]string, n)
-	taken := map[string]bool{}
 	for i := range members {
 		name := fmt.Sprintf("m%d", i)
 		m := Member{Name: name, Dir: filepath.Join(dir, name), Alone: n == 1}
 		var err error
-		if m.ClientAddr, err = pickAddr(taken); err != nil {
+		if m.ClientAddr, err = pickAddr(); err != nil {
 			return nil, err
 		}
-		if m.PeerAddr, err = pickAddr(taken); err != nil {
+		if m.PeerAddr, err = pickAddr(); err != nil {
 			return nil, err
 		}
 		members[i] = m

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 	"syscall"
 )
 
@@ -17,20 +18,28 @@ const (
 	lastPort  = 31999
 )
 
-// pickAddr returns a free loopback address that is not in taken, and adds it to taken. Another process may still take
-// the address before the caller does.
-func pickAddr(taken map[string]bool) (string, error) {
+// reserved are UDP sockets at the ports that this process has picked. They keep other processes from picking these ports,
+// also while a server does not run.
+var reserved struct {
+	sync.Mutex
+	all []net.PacketConn
+}
+
+// pickAddr returns a free loopback address, and reserves it until this process ends.
+func pickAddr() (string, error) {
 	for range 100 {
-		// Random, so that test binaries that run at the same time seldom pick the same port.
-		port := firstPort + rand.IntN(lastPort-firstPort+1)
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		if taken[addr] {
-			continue
-		}
-		l, err := net.Listen("tcp", addr)
+		// Random, so that test binaries that run at the same time seldom try the same port.
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort+1)))
+		own, err := net.ListenPacket("udp", addr)
 		if err == nil {
-			taken[addr] = true
-			return addr, l.Close()
+			var l net.Listener
+			if l, err = net.Listen("tcp", addr); err == nil {
+				reserved.Lock()
+				defer reserved.Unlock()
+				reserved.all = append(reserved.all, own)
+				return addr, l.Close()
+			}
+			_ = own.Close()
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return "", fmt.Errorf("etcdproc: look for a free port: %w", err)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/leasefence/leasefence/integration/child"
 )
@@ -73,15 +72,10 @@ func (p *Process) awaitReady(ctx context.Context) error {
 	var err error
 	select {
 	case line := <-p.lines:
-		switch line {
-		case readyLine:
+		if line == readyLine {
 			return nil
-		case takenLine:
-			err = fmt.Errorf("etcdproc: start server %s: %w", p.name(), syscall.EADDRINUSE)
-		default:
-			err = fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?",
-				p.name(), line)
 		}
+		err = fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?", p.name(), line)
 	case <-ctx.Done():
 		err = fmt.Errorf("etcdproc: start server %s: %w", p.name(), context.Cause(ctx))
 	}

@@ -1,7 +1,6 @@
 package etcdproc
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,8 +17,6 @@ const (
 	processEnv = "ETCDPROC_ORDER"
 	// readyLine is printed by that process once it serves clients.
 	readyLine = "etcdproc: ready"
-	// takenLine is printed instead if another process listens at one of the server's ports.
-	takenLine = "etcdproc: port taken"
 	// readyTimeout bounds the wait until a started server serves clients. That takes a second or two; the rest is for a
 	// loaded machine.
 	readyTimeout = 60 * time.Second
@@ -43,9 +40,6 @@ func serve(o order) error {
 	cfg := o.Member.Config()
 	o.Settings.Apply(cfg)
 	server, err := embed.StartEtcd(cfg)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		fmt.Println(takenLine)
-	}
 	if err != nil {
 		return fmt.Errorf("etcdproc: start server %s: %w", o.Member.Name, err)
 	}

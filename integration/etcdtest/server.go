@@ -1,12 +1,8 @@
 package etcdtest
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,32 +46,25 @@ type Server struct {
 // Start runs a server until the test ends.
 func Start(tb testing.TB, opts Options) *Server {
 	tb.Helper()
-	const attempts = 5
-	dir := tb.TempDir()
-	for attempt := 1; ; attempt++ {
-		members, err := etcdproc.NewMembers(filepath.Join(dir, strconv.Itoa(attempt)), 1)
-		require.NoError(tb, err)
-		cfg := members[0].Config()
-		opts.Apply(cfg)
-		cfg.UnsafeNoFsync, cfg.BcryptCost = true, 4 // the lowest cost that bcrypt has
-		ready := make(chan *grpc.Server, 1)         // etcd's server for clients, right before it serves them
-		cfg.ServiceRegister = func(gs *grpc.Server) { ready <- gs }
-		etcd, err := embed.StartEtcd(cfg)
-		if errors.Is(err, syscall.EADDRINUSE) && attempt < attempts {
-			continue // another process has taken a port since it was picked
-		}
-		require.NoError(tb, err)
-		var clients *grpc.Server
-		tb.Cleanup(func() { crash(etcd, clients) })
-		select {
-		case clients = <-ready:
-		case err := <-etcd.Err():
-			require.NoError(tb, err, "the server ended before it was ready")
-		case <-time.After(readyTimeout):
-			require.Fail(tb, "the server is not ready", "in %s", readyTimeout)
-		}
-		return &Server{Etcd: etcd, endpoint: members[0].ClientAddr}
+	members, err := etcdproc.NewMembers(tb.TempDir(), 1)
+	require.NoError(tb, err)
+	cfg := members[0].Config()
+	opts.Apply(cfg)
+	cfg.UnsafeNoFsync, cfg.BcryptCost = true, 4 // the lowest cost that bcrypt has
+	ready := make(chan *grpc.Server, 1)         // etcd's server for clients, right before it serves them
+	cfg.ServiceRegister = func(gs *grpc.Server) { ready <- gs }
+	etcd, err := embed.StartEtcd(cfg)
+	require.NoError(tb, err)
+	var clients *grpc.Server
+	tb.Cleanup(func() { crash(etcd, clients) })
+	select {
+	case clients = <-ready:
+	case err := <-etcd.Err():
+		require.NoError(tb, err, "the server ended before it was ready")
+	case <-time.After(readyTimeout):
+		require.Fail(tb, "the server is not ready", "in %s", readyTimeout)
 	}
+	return &Server{Etcd: etcd, endpoint: members[0].ClientAddr}
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port.
