@@ -10,8 +10,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
@@ -57,37 +55,6 @@ func tryPut(ctx context.Context, c *fakeetcd.Client) (took time.Duration, err er
 	began := time.Now()
 	_, err = c.Put(ctx, "a", "")
 	return time.Since(began), err
-}
-
-func TestClient_Inject_order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		expect := func(want time.Duration) {
-			t.Helper()
-			took, err := tryPut(t.Context(), c)
-			require.NoError(t, err)
-			require.Equal(t, want, took)
-		}
-		c.Inject(fakeetcd.Any, fakeetcd.Fault{After: 1 * time.Second})
-		remove := c.Inject(fakeetcd.Put, fakeetcd.Fault{After: 2 * time.Second})
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 2, After: 3 * time.Second})
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, After: 4 * time.Second})
-		c.Inject(fakeetcd.Put, fakeetcd.Fault{Times: 1, After: 5 * time.Second, Match: func(call fakeetcd.Call) bool {
-			r, ok := call.Request.(*pb.PutRequest)
-			return ok && string(r.Key) != "a"
-		}})
-		expect(3 * time.Second)
-		expect(3 * time.Second)
-		expect(4 * time.Second)
-		expect(2 * time.Second)
-		remove()
-		expect(1 * time.Second)
-		c.Reset()
-		expect(0)
-		took, err := tryPut(t.Context(), srv.NewClient(t.Context()))
-		require.NoError(t, err)
-		require.Zero(t, took, "faults are the client's own")
-	})
 }
 
 func TestClient_Cut_holdsCallsBack(t *testing.T) {
