@@ -211,3 +211,14 @@ func put(t *testing.T, c *fakeetcd.Client, key, value string, id clientv3.LeaseI
 	_, err := c.Put(t.Context(), key, value, clientv3.WithLease(id))
 	require.NoError(t, err)
 }
+
+// putOnAnotherLease writes a key as etcd's own ResumeElection and Proclaim do on another lease.
+func (p *process) putOnAnotherLease(key string) {
+	granted, err := p.c.Grant(p.c.Ctx(), 2)
+	if err == nil {
+		_, err = p.c.Put(p.c.Ctx(), key, "theirs", clientv3.WithLease(granted.ID))
+	}
+	if err != nil {
+		panic(err)
+	}
+}

@@ -191,7 +191,8 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 		reason lease.Reason
 		value  []string
 	}{
-		"deleted": {func(p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted, nil},
+		"another lease": {(*process).putOnAnotherLease, lease.ReasonKeyOverwritten, []string{"theirs"}},
+		"deleted":       {func(p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted, nil},
 		"another's": {func(p *process, key string) {
 			p.srv.Delete(key)
 			p.srv.Put(key, "theirs")

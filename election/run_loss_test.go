@@ -25,9 +25,10 @@ var losses = map[string]loss{
 		t.Helper()
 		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
 	}, lease.ReasonLeaseGone},
-	"key deleted":     {func(_ *testing.T, p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted},
-	"key overwritten": {func(_ *testing.T, p *process, key string) { p.srv.Put(key, "") }, lease.ReasonKeyOverwritten},
-	"cut off":         {func(_ *testing.T, p *process, _ string) { p.c.Cut() }, lease.ReasonDeadlinePassed},
+	"key deleted":          {func(_ *testing.T, p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted},
+	"key overwritten":      {func(_ *testing.T, p *process, key string) { p.srv.Put(key, "") }, lease.ReasonKeyOverwritten},
+	"key on another lease": {func(_ *testing.T, p *process, key string) { p.putOnAnotherLease(key) }, lease.ReasonKeyOverwritten},
+	"cut off":              {func(_ *testing.T, p *process, _ string) { p.c.Cut() }, lease.ReasonDeadlinePassed},
 }
 
 func (c *term) key() string {

@@ -24,10 +24,7 @@ func ourCandidate(t *testing.T, srv *etcdtest.Server, opts election.Options) int
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
 	return interopPeer{"leasefence", func(ctx context.Context, name string) (interopHold, error) {
 		l, err := election.Campaign(ctx, s, name, opts)
-		if err != nil {
-			return interopHold{}, err
-		}
-		return interopHold{l.Key(), l.Resign}, nil
+		return heldBy(l, err, (*election.Leadership).Resign)
 	}}
 }
 
@@ -37,10 +34,7 @@ func stockCandidate(t *testing.T, srv *etcdtest.Server, value string) interopPee
 	client := srv.Client(t)
 	return interopPeer{"concurrency.Election", func(ctx context.Context, name string) (interopHold, error) {
 		e := concurrency.NewElection(newEtcdSession(t, client), name)
-		if err := e.Campaign(ctx, value); err != nil {
-			return interopHold{}, err
-		}
-		return interopHold{e.Key(), e.Resign}, nil
+		return heldBy(e, e.Campaign(ctx, value), (*concurrency.Election).Resign)
 	}}
 }
 
@@ -209,7 +203,7 @@ func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 	won := make(chan error, 1)
 	ctx := rig.Bounded(t)
 	go func() { won <- next.Campaign(ctx, "theirs") }()
-	awaitKeyCount(t, srv, "job/", 2)
+	rig.AwaitQueue(t, srv.Client(t), "job", 2)
 	same.Orphan() // its Close would revoke the lease
 	require.NoError(t, l.Resign(rig.Bounded(t)))
 	require.NoError(t, <-won)
@@ -219,22 +213,4 @@ func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 	require.NoError(t, next.Resign(rig.Bounded(t)))
 	observed.Sees(t, append(leaders, election.Leader{})...)
 	observed.SeesNoMore(t)
-}
-
-// An election of etcd's own that is resumed with another lease takes over the leader's key. The leadership ends, and no
-// observer sees the leader any more.
-func TestLeadership_endsWhenEtcdsElectionTakesItsKey(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	l := mustLead(t, rig.NewSession(t, srv.Client(t), lease.Options{}), "job", election.Options{})
-	other := newEtcdSession(t, srv.Client(t))
-	resumed := concurrency.ResumeElection(other, "job", l.Key(), l.Token().Revision())
-	require.NoError(t, resumed.Proclaim(rig.Bounded(t), "mine"))
-	rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyOverwritten)
-	require.Equal(t, []string{l.Key()}, srv.Keys(t, "job/"), "the key is still there but belongs to no candidate")
-	_, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
-	require.ErrorIs(t, err, election.ErrNoLeader)
-	rig.RequireLost(t, l.Resign(rig.Bounded(t)), lease.ReasonKeyOverwritten)
-	require.NoError(t, other.Close())
-	require.Empty(t, srv.Keys(t, "job/"))
 }

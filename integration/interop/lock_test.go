@@ -90,28 +90,3 @@ func TestPermit_drainedByEtcdctl(t *testing.T) {
 	require.NoError(t, p.Unlock(rig.Bounded(t)))
 	require.Empty(t, srv.Keys(t, "job/"))
 }
-
-// Locks a and a/b do not affect each other, although etcd's own lock of a waits for every key below a/.
-func TestLock_isNotBlockedByEtcdsLocksOnNestedNames(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	ours, another, mutex := ourPeer(t, srv), ourPeer(t, srv), mutexPeer(t, srv)
-	nested := enterQueue(t, srv, mutex, "a/b")
-	nested.await(t)
-	first := enterQueue(t, srv, ours, "a")
-	first.await(t)
-	again := enterQueue(t, srv, mutex, "a/b") // younger than first's
-	second := enterQueue(t, srv, another, "a")
-	second.requireWaiting(t)
-	first.unlock(t)
-	second.await(t)
-	second.unlock(t)
-	s := rig.NewSession(t, srv.Client(t), lease.Options{})
-	l, err := s.TryLock(rig.Bounded(t), "a")
-	require.NoError(t, err)
-	require.NoError(t, l.Unlock(rig.Bounded(t)))
-	require.False(t, again.done())
-	nested.unlock(t)
-	again.await(t)
-	again.unlock(t)
-}

@@ -32,6 +32,14 @@ type interopHold struct {
 	unlock func(ctx context.Context) error
 }
 
+// heldBy makes an interopHold of the results of a call that takes a lock.
+func heldBy[L interface{ Key() string }](l L, err error, unlock func(L, context.Context) error) (interopHold, error) {
+	if err != nil {
+		return interopHold{}, err
+	}
+	return interopHold{l.Key(), func(ctx context.Context) error { return unlock(l, ctx) }}, nil
+}
+
 // ourPeer takes its locks on its own session.
 func ourPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	tb.Helper()
@@ -41,10 +49,7 @@ func ourPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 func sessionPeer(s *lease.Session) interopPeer {
 	return interopPeer{"leasefence", func(ctx context.Context, name string) (interopHold, error) {
 		l, err := s.Lock(ctx, name)
-		if err != nil {
-			return interopHold{}, err
-		}
-		return interopHold{l.Key(), l.Unlock}, nil
+		return heldBy(l, err, (*lease.Lock).Unlock)
 	}}
 }
 
@@ -54,10 +59,7 @@ func readerPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	s := rig.NewSession(tb, srv.Client(tb), lease.Options{})
 	return interopPeer{"reader", func(ctx context.Context, name string) (interopHold, error) {
 		l, err := s.RLock(ctx, name)
-		if err != nil {
-			return interopHold{}, err
-		}
-		return interopHold{l.Key(), l.Unlock}, nil
+		return heldBy(l, err, (*lease.ReadLock).Unlock)
 	}}
 }
 
@@ -137,28 +139,14 @@ func enterQueue(t *testing.T, srv *etcdtest.Server, p interopPeer, name string) 
 			_ = c.held.unlock(context.WithoutCancel(ctx)) // to end a process; the rest ends with the server
 		}
 	})
-	awaitKeyCount(t, srv, name+"/", before+1, c)
+	var keys []string
+	rig.Eventually(t, func() bool {
+		if keys = srv.Keys(t, name+"/"); len(keys) != before+1 && c.done() {
+			require.NoError(t, c.err, p.name)
+		}
+		return len(keys) == before+1
+	}, func() string { return fmt.Sprintf("%s has not entered: %q", p.name, keys) })
 	return c
-}
-
-// awaitKeyCount waits until there are n keys with the prefix. It fails at once if one of the entering contenders has
-// failed.
-func awaitKeyCount(t *testing.T, srv *etcdtest.Server, prefix string, n int, entering ...*contender) {
-	t.Helper()
-	deadline := time.Now().Add(rig.Patience)
-	for {
-		keys := srv.Keys(t, prefix)
-		if len(keys) == n {
-			return
-		}
-		for _, c := range entering {
-			if c.done() {
-				require.NoError(t, c.err, c.peer.name)
-			}
-		}
-		require.True(t, time.Now().Before(deadline), "keys with %q: %q, want %d", prefix, keys, n)
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // done reports whether the peer was granted the lock, or has failed.
