@@ -82,24 +82,6 @@ func TestDo_errorOfFn(t *testing.T) {
 			require.Zero(t, server.commits)
 		})
 	}
-	server := &fakeServer{token: 7}
-	runs, err := doOn(t, server, func() error { server.query = func() error { return io.EOF }; return nil }, 3)
-	require.Equal(t, 1, runs)
-	require.ErrorIs(t, err, io.EOF)
-	require.NotErrorIs(t, err, sqlfence.ErrUnknown, "the connection was lost before COMMIT")
-	require.Zero(t, server.commits)
-}
-
-// On SQLite the guard's lock is a write. Without it the marks prove nothing.
-func TestDo_withoutTheLock(t *testing.T) {
-	f, err := sqlfence.New(sqlfence.SQLite, sqlfence.Options{Attempts: 1})
-	require.NoError(t, err)
-	server, locked := &fakeServer{token: 7}, errors.New("database is locked")
-	server.query = func() error { server.query = nil; return locked }
-	db := sql.OpenDB(server)
-	defer db.Close() //nolint:errcheck // A fake.
-	err = f.Do(fence.NewContext(t.Context(), 7), db, "accounts", func(context.Context, *sql.Tx) error { return nil })
-	require.ErrorIs(t, err, locked)
 }
 
 func TestDo_contextEndsInThePause(t *testing.T) {
@@ -151,6 +133,15 @@ func TestDo_claimFails(t *testing.T) {
 		require.ErrorIs(t, err, stateError("40001"))
 		require.Equal(t, 3, server.commits)
 	})
+}
+
+// The claim of a path that has been claimed reads each node once and writes nothing.
+func TestMarks_ClaimPath_again(t *testing.T) {
+	server := &fakeServer{token: 7}
+	db := sql.OpenDB(server)
+	defer db.Close() //nolint:errcheck // A fake.
+	require.NoError(t, newFence(t, sqlfence.Options{}).ClaimPath(fence.NewContext(t.Context(), 7), db, "a/b/c"))
+	require.Equal(t, 3, server.begins)
 }
 
 // doOn runs Do and returns how often the function ran.

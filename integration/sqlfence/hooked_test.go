@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -13,11 +14,12 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/audit"
 	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// hook is called before each request to the server, a statement, "begin" or "commit". The request fails if it returns an
-// error.
+// hook is called before each request to the server: a statement, or "begin", "commit" or "rollback". The request fails if
+// it returns an error.
 type hook func(request string) error
 
 // hooked opens connections with a hook. It hides the driver that it wraps, so that a fence accepts it for any dialect.
@@ -62,10 +64,12 @@ type hookedTx struct {
 
 func (tx hookedTx) Commit() error {
 	if err := tx.hook("commit"); err != nil {
-		return errors.Join(err, tx.Rollback())
+		return errors.Join(err, tx.Tx.Rollback())
 	}
 	return tx.Tx.Commit()
 }
+
+func (tx hookedTx) Rollback() error { return errors.Join(tx.hook("rollback"), tx.Tx.Rollback()) }
 
 // TraceQueryStart makes a request of pgx fail by an ended context.
 func (h hook) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
@@ -92,19 +96,25 @@ func (r *rig) hooked(t *testing.T, opts sqlfence.Options, h hook) *rig {
 	return x
 }
 
-// Each request of each verb fails once. The verb returns the error, so that nobody takes it for done.
+// Each request of each verb fails once. The verb returns the error, so that nobody takes it for done. It has sent nothing
+// outside of a transaction: with autocommit=0 that is not committed, and a proxy may send it to a replica that lags. A
+// transaction that stays open keeps its locks.
 func TestMarks_returnsEveryError(t *testing.T) {
 	at(t, []place{repeatableRead, pgxPlace, mariaDB, sqlite}, func(t *testing.T, r *rig) {
 		audited(t, r)
-		requests, failing := 0, 0
+		requests, failing, inside := 0, 0, false
 		failure := func(request string) error {
+			was, begins := inside, strings.HasPrefix(request, "begin")
+			inside = begins || was && request != "commit" && request != "rollback"
 			if request == "rollback" {
 				return nil
 			}
-			if requests++; requests == failing {
-				return context.Canceled
+			require.NotEqual(t, begins, was, request)
+			if requests++; requests != failing {
+				return nil
 			}
-			return nil
+			inside = inside && !begins
+			return context.Canceled
 		}
 		x := r.hooked(t, sqlfence.Options{Log: sqlfence.DefaultLog}, failure)
 		fresh := x.with(t, sqlfence.Options{Table: "fresh"})
@@ -116,9 +126,14 @@ func TestMarks_returnsEveryError(t *testing.T) {
 			"LogRefusal": func(ctx context.Context, path string) error {
 				return x.logRefusal(ctx, &fence.StaleError{Resource: path, Token: older, Highest: newer})
 			},
-			"History":   func(ctx context.Context, _ string) error { _, _, err := x.history(ctx, sqlfence.Query{}); return err },
-			"UpdateRow": func(ctx context.Context, _ string) error { return x.updateRow(ctx, x.conn, account, "n = 0") },
-			"Migrate":   func(ctx context.Context, _ string) error { return x.migrate(ctx) },
+			"History": func(ctx context.Context, _ string) error { _, _, err := x.history(ctx, sqlfence.Query{}); return err },
+			"UpdateRow": func(ctx context.Context, _ string) error {
+				inside = r.kind != storetest.MariaDB // the others always commit a lone statement
+				err := x.updateRow(ctx, x.conn, account, "n = 0")
+				inside = inside && r.kind == storetest.MariaDB
+				return err
+			},
+			"Migrate": func(ctx context.Context, _ string) error { return x.migrate(ctx) },
 			"Migrate of a new table": func(ctx context.Context, _ string) error {
 				r.must(t, "DROP TABLE IF EXISTS fresh")
 				return fresh.migrate(ctx)
@@ -137,6 +152,7 @@ func TestMarks_returnsEveryError(t *testing.T) {
 				for failing = 1; ; failing++ {
 					requests = 0
 					err := v.Call(v.Context(as(t, newer), newer), resource+"/b")
+					require.False(t, inside, "%s, request %d at a mark of %d", name, failing, mark)
 					if requests < failing {
 						break
 					}
