@@ -3,6 +3,7 @@ package sqlfence_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/pgxfence"
+	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
 // fn ignores the error of a statement: COMMIT rolls back, and the outcome is known. The connection stays open, also if
@@ -38,7 +40,30 @@ func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 	})
 }
 
-// Batches, COPY and savepoints of pgx run under the guard too.
+// If nothing of COMMIT could be sent, the outcome is known.
+func TestPgx_commitIsNotSent(t *testing.T) {
+	at(t, pgxPlaces, func(t *testing.T, r *rig) {
+		x := r.hooked(t, sqlfence.Options{}, func(request string) error {
+			if request == "commit" {
+				return context.Canceled
+			}
+			return nil
+		})
+		require.NoError(t, r.claim(as(t, older), resource))
+		var level string
+		err := x.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+			require.NoError(t, tx.scan(ctx, "SHOW transaction_isolation", &level))
+			return write(ctx, tx, 0, older)
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "not committed")
+		require.NotErrorIs(t, err, pgxfence.ErrUnknown)
+		require.Equal(t, row{}, r.row(t))
+		require.Equal(t, strings.ToLower(r.level.String()), level)
+	})
+}
+
+// Batches, COPY and savepoints of pgx run under the guard too. A savepoint may have a guard.
 func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		body := func(ctx context.Context, tx pgx.Tx) error {
@@ -50,6 +75,9 @@ func TestPgx_batchCopyAndSavepoint(t *testing.T) {
 			}
 			inner, err := tx.Begin(ctx)
 			if err != nil {
+				return err
+			}
+			if err := r.pgxMarks.Check(ctx, inner, resource); err != nil {
 				return err
 			}
 			if _, err := inner.Exec(ctx, "UPDATE data SET n = 1/0"); err == nil {
@@ -112,24 +140,4 @@ func (r *rig) refusesATransaction(t *testing.T, db pgxfence.DB) {
 	}
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.NotEqualValues(t, 100, r.row(t).n, "Do has committed the caller's transaction")
-}
-
-// A guard inside a savepoint holds until the transaction ends, unless the savepoint is rolled back.
-func TestPgx_checkInASavepoint(t *testing.T) {
-	at(t, pgxPlaces, func(t *testing.T, r *rig) {
-		require.NoError(t, r.pgxMarks.Claim(as(t, older), r.pool, resource))
-		claimed := make(chan error, 1)
-		require.NoError(t, r.transaction(as(t, older), func(tx conn) error {
-			inner, err := tx.(pgxConn).q.(pgx.Tx).Begin(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, r.pgxMarks.Check(as(t, older), inner, resource))
-			require.NoError(t, write(t.Context(), pgxConn{inner}, 0, older))
-			require.NoError(t, inner.Commit(t.Context()))
-			go func() { claimed <- r.pgxMarks.Claim(as(t, newer), r.pool, resource) }()
-			r.awaitWaiter(t)
-			return nil
-		}))
-		require.NoError(t, <-claimed)
-		require.Equal(t, row{n: 1, last: int64(older)}, r.row(t))
-	})
 }

@@ -2,9 +2,11 @@ package sqlfence_test
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"encoding/binary"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +17,15 @@ import (
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
 )
+
+// wire is a connection whose Write is replaced.
+type wire struct {
+	net.Conn
+	write  func(c *wire, b []byte) (int, error)
+	locked bool // see afterTheLock
+}
+
+func (c *wire) Write(b []byte) (int, error) { return c.write(c, b) }
 
 // segmented sends a reader's guard up to its Bind, calls meet once, and then sends its Execute.
 func segmented(c *wire, b []byte, meet *atomic.Pointer[func()]) (int, error) {
@@ -47,7 +58,12 @@ func meetingRigs(t *testing.T, level sql.IsolationLevel,
 	x = &rig{place: r.place, store: r.store, db: r.db}
 	x.level = level
 	meet = new(atomic.Pointer[func()])
-	x.pool = x.open(t, dial(func(c *wire, b []byte) (int, error) { return write(c, b, meet) }))
+	x.pool = x.open(t, func(config *pgx.ConnConfig) {
+		config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &wire{Conn: c, write: func(c *wire, b []byte) (int, error) { return write(c, b, meet) }}, err
+		}
+	})
 	x.adapter = x.with(t, sqlfence.Options{})
 	return r, x, meet
 }

@@ -138,27 +138,46 @@ func end(ctx context.Context, tx conn, commits bool) error {
 	return tx.(pgxConn).q.(pgx.Tx).Rollback(ctx)
 }
 
-// If the server refuses the COMMIT, nothing is written. If it ends the connection during COMMIT, the outcome is
-// unknown.
-func TestDo_serverEndsInCommit(t *testing.T) {
-	at(t, []place{readCommitted, repeatableRead, pgxPlace, places[len(places)-1]}, func(t *testing.T, r *rig) {
+// If the server refuses the COMMIT, nothing is written. If it ends the connection during COMMIT, or the context ends, the
+// outcome is unknown, and a successor's claim waits for the transaction.
+func TestDo_endsInCommit(t *testing.T) {
+	at(t, []place{readCommitted, repeatableRead, pgxPlace, pgxSnapshot, pgxSimple}, func(t *testing.T, r *rig) {
+		locker, err := r.db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		defer locker.Rollback() //nolint:errcheck // The database is this test's.
+		_, err = locker.ExecContext(t.Context(), "SELECT pg_advisory_xact_lock(1)")
+		require.NoError(t, err)
+		const wait = "PERFORM pg_advisory_xact_lock(1)"
 		for what, unknown := range map[string]bool{
 			"RAISE EXCEPTION 'not today'":                    false,
 			"PERFORM pg_terminate_backend(pg_backend_pid())": true,
+			wait: true,
 		} {
 			r.must(t, "CREATE OR REPLACE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "+what+"; RETURN NULL; END $$")
 			r.must(t, "DROP TRIGGER IF EXISTS at_commit ON data")
 			r.must(t, "CREATE CONSTRAINT TRIGGER at_commit AFTER UPDATE ON data "+
 				"DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_commit()")
-			runs := 0
-			err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
-				runs++
-				return write(ctx, tx, 0, older)
-			})
+			r.reset(t)
+			ctx, cancel := context.WithCancel(as(t, older))
+			defer cancel()
+			runs, result := 0, make(chan error, 1)
+			go func() {
+				result <- r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+					runs++
+					return write(ctx, tx, 0, older)
+				})
+			}()
+			if what == wait {
+				r.awaitWaiter(t)
+				cancel()
+			}
+			err := <-result
 			require.Error(t, err)
 			require.Equal(t, unknown, errors.Is(err, sqlfence.ErrUnknown), "%v", err)
 			require.Equal(t, !unknown, strings.Contains(err.Error(), "not committed"), "%v", err)
+			require.Equal(t, what == wait, errors.Is(err, context.Canceled), "%v", err)
 			require.Equal(t, 1, runs)
+			require.NoError(t, r.claim(as(t, newer), resource))
 			require.Zero(t, r.row(t).n)
 		}
 	})
