@@ -2,6 +2,8 @@ package s3fence_test
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"io"
 	"net/http"
 	"sync"
@@ -196,22 +198,37 @@ func TestBucket_Probe(t *testing.T) {
 	require.Positive(t, mixed)
 }
 
-// If an endpoint refuses one write, or all reads, Probe returns that, and reports the endpoint neither as safe nor as
-// unsafe.
+// If an endpoint refuses one write, or all reads, or defers all writes, Probe returns that, and reports the endpoint
+// neither as safe nor as unsafe. It deletes its objects even if its context has ended.
 func TestBucket_Probe_failure(t *testing.T) {
+	const end, deferred = -2, -1 // of the context at the third write; of all writes
 	// 0 stands for the reads. The writes from the sixth on are in the races.
-	for _, nth := range []int64{0, 1, 2, 3, 4, 5, 6, 22} {
+	for _, nth := range []int64{end, deferred, 0, 1, 2, 3, 4, 5, 6, 22} {
 		synctest.Test(t, func(t *testing.T) {
 			var store memory
 			var writes atomic.Int64
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			want := map[int64]string{end: "context canceled", deferred: "TooManyRequests"}[nth]
 			b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-				if r.Method == http.MethodPut && writes.Add(1) == nth || r.Method == http.MethodGet && nth == 0 {
+				put, n := r.Method == http.MethodPut, writes.Load()
+				if put {
+					n = writes.Add(1)
+				}
+				switch {
+				case r.Context().Err() != nil:
+					return nil, r.Context().Err()
+				case nth == end && n == 3:
+					cancel()
+				case put && nth == deferred:
+					return reply(r, http.StatusTooManyRequests, "", []byte(`<Error><Code>TooManyRequests</Code></Error>`)), nil
+				case put && n == nth || r.Method == http.MethodGet && nth == 0:
 					return reply(r, http.StatusNotFound, "", []byte(`<Error><Code>NoSuchBucket</Code></Error>`)), nil
 				}
 				return store.RoundTrip(r)
 			}, s3fence.Options{})
-			err := b.Probe(t.Context())
-			require.ErrorContains(t, err, "NoSuchBucket", "write %d", nth)
+			err := b.Probe(ctx)
+			require.ErrorContains(t, err, cmp.Or(want, "NoSuchBucket"), "write %d", nth)
 			require.NotErrorIs(t, err, s3fence.ErrUnsafeEndpoint)
 			require.Empty(t, store.objects, "the probe left something behind")
 		})
