@@ -47,7 +47,6 @@ func (t *Telemetry) startAcquire(ctx context.Context, a lease.Acquisition) conte
 	if t.opts.SpanLock != nil {
 		s.about = append(s.about, attribute.String("leasefence.lock", telemetry.Value(t.opts.SpanLock(a))))
 	}
-	s.about = slices.Clip(s.about)
 	ctx, s.acquire = t.tracer.Start(ctx, "acquire "+a.Kind.String(), trace.WithAttributes(s.about...))
 	return context.WithValue(ctx, t, s)
 }

@@ -259,10 +259,11 @@ func TestResources_attributesAndLinksAreOfOneGrant(t *testing.T) {
 	p.request(t.Context(), func(ctx context.Context) {
 		r.Hooks().Tell(ctx, fence.Access{Resource: "a/b", Token: 41, Lock: "a/~b"}, nil)
 		r.Hooks().Tell(ctx, fence.Access{Resource: "a/b", Token: 41, Lock: "a/~b"}, &fence.StaleError{Resource: "a", Token: 41, Highest: 54})
+		r.Hooks().Tell(ctx, fence.Access{Resource: "a/b", Token: 41, Lock: "a/~b"}, &fence.StaleError{Resource: "a/b", Token: 41}) // by an unknown mark
 		r.Hooks().Tell(ctx, fence.Access{Resource: "rows", Token: 60}, nil)
 	})
 	span := p.exporter.GetSpans()[0]
-	require.Len(t, span.Links, 1, "the holder of the node above")
+	require.Len(t, span.Links, 2, "only to its own grant: the holder of the node above has another lock")
 	require.Equal(t, "60", value(span, "leasefence.token"))
 	require.Empty(t, value(span, "leasefence.grant"), "of 41 beside the token 60")
 }

@@ -32,6 +32,7 @@ func TestOutcome_ofAWaiterThatGivesUp(t *testing.T) {
 		require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{}, err), "%v", err)
 	}
 	require.Equal(t, "locked", telemetry.Outcome(lease.Acquisition{Try: true}, lease.ErrLocked))
+	require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{Try: true}, context.Canceled))
 }
 
 // recorded returns hooks, and the value of a metric: the sum of its values, or the last one of a gauge. It is NaN before
