@@ -3,6 +3,7 @@ package leaseotel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,100 +91,71 @@ func TestTelemetry_spansOfEachKind(t *testing.T) {
 	}
 }
 
-type scene struct {
-	*testing.T
-
-	srv *leasetest.Server
-	s   *leasetest.Session
-}
-
 // A failure or a loss is an error of the span. A lock that was taken, a caller that gives up and a session that is
-// closed are not.
+// closed are not. Only with SpanLock are there names, and texts of errors, which contain names.
 func TestTelemetry_spansOfOutcomes(t *testing.T) {
+	lost := func(why lease.Reason) func(context.Context, *lease.Hooks) {
+		return func(ctx context.Context, h *lease.Hooks) {
+			h.Lost(ctx, lease.Hold{}, &lease.LostError{Reason: why, Err: errors.New("secret")})
+		}
+	}
+	const granted = "acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}, at 0s leasefence.queued {}\nhold lock < acquire lock, 0s"
+	secret := func(err error) error { return fmt.Errorf("secret: %w", err) }
 	for name, c := range map[string]struct {
-		run  func(e scene)
+		err  error
+		end  func(context.Context, *lease.Hooks) // of the hold, if the acquisition has no error
 		want string
 	}{
-		"not free": {func(e scene) {
-			_, err := e.srv.Session(e, lease.Options{}).Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			_, err = e.s.TryLock(e.Context(), "secret")
-			require.ErrorIs(e, err, lease.ErrLocked)
-		}, `acquire lock < , 0s {kind=lock outcome=locked queued=true try=true}`},
-		"given up": {func(e scene) {
-			_, err := e.srv.Session(e, lease.Options{}).Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			ctx, cancel := context.WithTimeout(e.Context(), time.Second)
-			defer cancel()
-			_, err = e.s.Lock(ctx, "secret")
-			require.ErrorIs(e, err, context.DeadlineExceeded)
-		}, `acquire lock < , 1s {kind=lock outcome=canceled queued=true try=false}, at 0s leasefence.queued {}`},
-		"lost while it waits": {func(e scene) {
-			_, err := e.srv.Session(e, lease.Options{TTL: time.Hour}).Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			time.AfterFunc(time.Second, e.s.Partition)
-			_, err = e.s.Lock(e.Context(), "secret")
-			require.ErrorIs(e, err, lease.ErrLost)
-		}, `acquire lock < , 29s, Error "lost" {error.type=lost kind=lock outcome=lost queued=true try=false}, at 0s leasefence.queued {}`},
-		"session closed before": {func(e scene) {
-			require.NoError(e, e.s.Close(e.Context()))
-			_, err := e.s.Lock(e.Context(), "secret")
-			require.ErrorIs(e, err, lease.ErrClosed)
-		}, `acquire lock < , 0s {kind=lock outcome=closed queued=false try=false}`},
-		"key deleted": {func(e scene) {
-			l, err := e.s.Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			time.Sleep(3 * time.Second)
-			_, err = e.srv.Client(e).Delete(e.Context(), l.Key())
-			require.NoError(e, err)
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 3s, Error "key_deleted" {error.type=key_deleted kind=lock outcome=lost reason=key_deleted try=false}`},
-		"session closed": {func(e scene) {
-			_, err := e.s.Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			time.Sleep(time.Second)
-			require.NoError(e, e.s.Close(e.Context()))
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 1s {kind=lock outcome=lost reason=session_closed try=false}`},
-		"released without an answer": {func(e scene) {
-			l, err := e.s.Lock(e.Context(), "secret")
-			require.NoError(e, err)
-			e.s.Partition()
-			ctx, cancel := context.WithTimeout(e.Context(), time.Second)
-			defer cancel()
-			require.ErrorIs(e, l.Unlock(ctx), context.DeadlineExceeded)
-			e.s.Heal()
-		}, `acquire lock < , 0s {kind=lock outcome=granted queued=false try=false}
-hold lock < acquire lock, 1s {kind=lock outcome=canceled try=false}`},
+		"not free":            {secret(lease.ErrLocked), nil, `acquire lock < , 0s {kind=lock outcome=locked queued=true try=true}`},
+		"given up":            {secret(context.DeadlineExceeded), nil, `acquire lock < , 0s {kind=lock outcome=canceled queued=false try=false}, at 0s leasefence.queued {}`},
+		"lost while it waits": {secret(lease.ErrLost), nil, `acquire lock < , 0s, Error "lost" {error.type=lost kind=lock outcome=lost queued=false try=false}, at 0s leasefence.queued {}`},
+		"closed before":       {secret(lease.ErrClosed), nil, `acquire lock < , 0s {kind=lock outcome=closed queued=false try=false}, at 0s leasefence.queued {}`},
+		"key deleted": {
+			nil, lost(lease.ReasonKeyDeleted),
+			granted + `, Error "key_deleted" {error.type=key_deleted kind=lock outcome=lost reason=key_deleted try=false}`,
+		},
+		"closed": {nil, lost(lease.ReasonSessionClosed), granted + ` {kind=lock outcome=lost reason=session_closed try=false}`},
+		"released without an answer": {
+			nil, func(ctx context.Context, h *lease.Hooks) {
+				h.Released(ctx, lease.Hold{}, secret(context.DeadlineExceeded))
+			},
+			granted + ` {kind=lock outcome=canceled try=false}`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, srv := newProcess(), leasetest.New(t)
-				c.run(scene{t, srv, hooked(t, srv, p.options())})
+				p := newProcess()
+				telemetry, err := leaseotel.New(p.options())
+				require.NoError(t, err)
+				h, held := telemetry.Hooks(), errors.Is(c.err, lease.ErrLocked)
+				a := lease.Acquisition{Kind: lease.KindLock, Names: []string{"secret"}, Try: held}
+				ctx := h.AcquireStart(t.Context(), a)
+				if !held {
+					h.Queued(ctx, a, "secret/0")
+				}
+				h.AcquireEnd(ctx, a, lease.Acquired{Locks: a.Names, Key: "secret/1", Queued: held, Err: c.err})
+				if c.end != nil {
+					c.end(ctx, h)
+				}
 				got := text(p.ended())
 				require.Equal(t, c.want, got)
-				require.NotContains(t, got, "secret", "without Options.SpanLock no name is reported")
+				require.NotContains(t, got, "secret")
 			})
 		})
 	}
-}
-
-// With SpanLock a span has the lock's name, and the text of the error.
-func TestTelemetry_spansOfErrorsWithNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, srv := newProcess(), leasetest.New(t)
-		opts := p.options()
-		opts.SpanLock = func(a lease.Acquisition) string { return a.Names[0][:1] } // may cut a character in two
-		s := hooked(t, srv, opts)
-		l, err := s.Lock(t.Context(), "ä")
-		require.NoError(t, err)
-		s.Revoke()
-		<-l.Context().Done()
-		spans := p.ended()
-		require.Equal(t, context.Cause(l.Context()).Error(), spans[1].Status.Description)
-		require.Equal(t, "lease_gone", value(spans[1], "error.type"))
-		require.Equal(t, "\ufffd", value(spans[1], "leasefence.lock"))
-	})
+	p := newProcess()
+	opts := p.options()
+	opts.SpanLock = func(a lease.Acquisition) string { return a.Names[0][:1] } // may cut a character in two
+	telemetry, err := leaseotel.New(opts)
+	require.NoError(t, err)
+	a, h := lease.Acquisition{Kind: lease.KindLock, Names: []string{"ä"}}, telemetry.Hooks()
+	ctx := h.AcquireStart(t.Context(), a)
+	h.AcquireEnd(ctx, a, lease.Acquired{})
+	lost(lease.ReasonLeaseGone)(ctx, h)
+	hold := p.exporter.GetSpans()[1]
+	require.Equal(t, "lease: lost: "+lease.ReasonLeaseGone.String()+": secret", hold.Status.Description)
+	require.Equal(t, "lease_gone", value(hold, "error.type"))
+	require.Equal(t, "\ufffd", value(hold, "leasefence.lock"))
 }
 
 // spied is a client's KV that records the span of each transaction.
