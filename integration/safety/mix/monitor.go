@@ -1,15 +1,14 @@
 package mix
 
 import (
-	"bufio"
 	"context"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/etcdproc"
 )
 
 // monitor asks the members who leads, and how many leases have expired.
@@ -62,23 +61,8 @@ func (m *monitor) askLeader(ctx context.Context, endpoint string) {
 
 // expiredAt asks one member how many leases it has expired as the leader.
 func (m *monitor) expiredAt(ctx context.Context, endpoint string) (n int, ok bool) {
-	const metric = "etcd_debugging_server_lease_expired_total "
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+endpoint+"/metrics", http.NoBody)
-	if err != nil {
-		return 0, false
-	}
-	resp, err := m.http.Do(r)
-	if err != nil {
-		return 0, false
-	}
-	defer func() { _ = resp.Body.Close() }()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if text, ok := strings.CutPrefix(lines.Text(), metric); ok {
-			n, err := strconv.ParseFloat(text, 64)
-			return int(n), err == nil
-		}
-	}
-	return 0, false
+	all, err := etcdproc.Metrics(ctx, &m.http, "https://"+endpoint)
+	return int(all["etcd_debugging_server_lease_expired_total"]), err == nil
 }
 
 // since returns how many leases are new in a member's count. A member that was restarted counts from zero.

@@ -103,7 +103,6 @@ type Report struct {
 	Counts     map[string]int
 	Faults     map[string]Struck // by kind
 	Violations []Violation
-	More       int // violations beyond the first 100
 }
 
 func newReport(seed uint64) *Report {
@@ -152,20 +151,15 @@ func (r *Report) judge(round int, verdict check.Report) {
 }
 
 func (r *Report) violate(round int, invariant, format string, args ...any) {
-	const most = 100
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.Violations) == most {
-		r.More++
-		return
-	}
 	r.Violations = append(r.Violations, Violation{invariant, round, fmt.Sprintf(format, args...)})
 }
 
 func (r *Report) violations() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.Violations) + r.More
+	return len(r.Violations)
 }
 
 func (r *Report) line() string {
@@ -176,7 +170,7 @@ func (r *Report) line() string {
 	for _, what := range []string{faultsMet, acquisitions, writes, refused, expiries, leaderChanges} {
 		fmt.Fprintf(text, " %d %s,", r.Counts[what], what)
 	}
-	fmt.Fprintf(text, " %d violations", len(r.Violations)+r.More)
+	fmt.Fprintf(text, " %d violations", len(r.Violations))
 	return text.String()
 }
 
@@ -218,7 +212,7 @@ func (r *Report) String() string {
 	for _, v := range r.Violations {
 		found[v.Invariant]++
 	}
-	fmt.Fprintf(&b, "\nviolations: %d\n", len(r.Violations)+r.More)
+	fmt.Fprintf(&b, "\nviolations: %d\n", len(r.Violations))
 	for _, i := range slices.Sorted(maps.Keys(found)) {
 		fmt.Fprintf(&b, "  %-8s %d\n", i, found[i])
 	}

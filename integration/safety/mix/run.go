@@ -137,7 +137,7 @@ func (r *run) mix(ctx context.Context) {
 func newMonitor(etcd *clientv3.Client, report *Report, config *tls.Config) *monitor {
 	return &monitor{
 		etcd: etcd, report: report, expired: map[string]int{},
-		http: http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}},
+		http: http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: config}},
 	}
 }
 
