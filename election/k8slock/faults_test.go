@@ -58,32 +58,45 @@ func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
 	}, fakeetcd.Grant, fakeetcd.Txn)
 }
 
-// An acquisition of which one or two messages are lost succeeds, and writes once.
-func TestLock_acquisitionGoesThroughLostMessages(t *testing.T) {
-	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
-			a := newCandidate(t, newServer(t), k8slock.Options{})
-			a.c.Inject(method, fault)
-			time.AfterFunc(timeout/8, func() { a.srv.Put("other", "") }) // whose revision must not become the token
-			began := time.Now()
-			token := a.create(t)
-			require.LessOrEqual(t, time.Since(began), timeout)
-			work := a.context(t)
-			kv := a.srv.Keys(key)[0]
-			require.EqualValues(t, 1, kv.Version)
-			require.Equal(t, fence.Token(kv.CreateRevision), token)
-
-			for range 3 { // late requests arrive in this time
-				time.Sleep(leaseDuration - margin - timeout)
-				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
-			}
-			require.Equal(t, token, a.token(t))
-			require.NoError(t, work.Err())
-			require.EqualValues(t, 4, a.srv.Keys(key)[0].Version)
-			require.Len(t, a.srv.Leases(), 1, "a grant whose answer was lost has expired")
-			require.Equal(t, a.srv.Leases()[0].ID, leaseOfRecord(a.srv))
+// An acquisition or a renewal of which one or two messages are lost succeeds, and writes once.
+func TestLock_goesThroughLostMessages(t *testing.T) {
+	for _, renews := range []bool{false, true} {
+		methods := []fakeetcd.Method{fakeetcd.Grant, fakeetcd.Txn}
+		if renews {
+			methods = []fakeetcd.Method{fakeetcd.KeepAliveOnce, fakeetcd.Txn}
 		}
-	}, fakeetcd.Grant, fakeetcd.Txn)
+		eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
+			for fault.Times = 1; fault.Times <= 2; fault.Times++ {
+				a := newCandidate(t, newServer(t), k8slock.Options{})
+				call, written := a.Create, int64(0)
+				if renews {
+					a.create(t)
+					time.Sleep(5 * time.Second)
+					call, written = a.Update, 1
+				}
+				before := len(a.c.Calls(method))
+				a.c.Inject(method, fault)
+				time.AfterFunc(timeout/8, func() { a.srv.Put("other", "") }) // whose revision must not become the token
+				began := time.Now()
+				require.NoError(t, call(t.Context(), a.leaderRecord()))
+				require.LessOrEqual(t, time.Since(began), timeout)
+				require.LessOrEqual(t, len(a.c.Calls(method))-before, 3)
+				token, work := a.token(t), a.context(t)
+				require.Equal(t, fence.Token(a.srv.Keys(key)[0].CreateRevision), token)
+
+				for range 4 {
+					written++
+					require.Equal(t, written, a.srv.Keys(key)[0].Version)
+					time.Sleep(leaseDuration - margin - timeout) // late requests arrive in this time
+					require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
+				}
+				require.Equal(t, token, a.token(t))
+				require.NoError(t, work.Err())
+				require.Len(t, a.srv.Leases(), 1, "a grant whose answer was lost has expired")
+				require.Equal(t, a.srv.Leases()[0].ID, leaseOfRecord(a.srv))
+			}
+		}, methods...)
+	}
 }
 
 // If a failed acquisition cannot be undone either, its record looks like another process's until it expires.
@@ -126,34 +139,6 @@ func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 		require.Equal(t, token, a.token(t))
 		require.Equal(t, lease, leaseOfRecord(a.srv))
 		require.NoError(t, work.Err())
-	}, fakeetcd.KeepAliveOnce, fakeetcd.Txn)
-}
-
-// A renewal of which one or two messages are lost succeeds, and writes once.
-func TestLock_renewalGoesThroughLostMessages(t *testing.T) {
-	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		for fault.Times = 1; fault.Times <= 2; fault.Times++ {
-			a := newCandidate(t, newServer(t), k8slock.Options{})
-			token, lease := a.create(t), leaseOfRecord(a.srv)
-			work := a.context(t)
-			time.Sleep(5 * time.Second)
-			a.c.Inject(method, fault)
-			began := time.Now()
-			require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
-			require.LessOrEqual(t, time.Since(began), timeout)
-			require.LessOrEqual(t, len(a.c.Calls(method)), 1+3)
-			require.EqualValues(t, 2, a.srv.Keys(key)[0].Version)
-
-			for i := range 3 { // late requests arrive in this time
-				time.Sleep(leaseDuration - margin - timeout)
-				require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
-				require.EqualValues(t, 3+i, a.srv.Keys(key)[0].Version)
-			}
-			require.Equal(t, token, a.token(t))
-			require.Equal(t, lease, leaseOfRecord(a.srv))
-			require.Len(t, a.srv.Leases(), 1)
-			require.NoError(t, work.Err())
-		}
 	}, fakeetcd.KeepAliveOnce, fakeetcd.Txn)
 }
 

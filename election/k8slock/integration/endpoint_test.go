@@ -23,9 +23,11 @@ func TestElector_oneOfThreeEndpointsDead(t *testing.T) {
 	in := faults.NewInterceptor(t)
 	client := etcdtest.NewClient(t, addrs, etcdtest.Dial(in.DialOptions()...))
 	var terms []*term
+	begun := make(chan *term, electors)
 	lost := make(chan string, electors)
 	for i := range electors {
-		led := leader(t, start(t, client, fmt.Sprint(name, i)))
+		start(t, client, fmt.Sprint(name, i), begun)
+		led := rig.Await(t, begun, "nobody leads")
 		context.AfterFunc(led.work, func() { lost <- led.Describe() })
 		terms = append(terms, led)
 	}

@@ -14,7 +14,7 @@ import (
 // etcd's own elections and mutexes of the same name, and of names around it, do not see the record.
 func TestLock_isInNobodysQueue(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	a := newCandidate(t, srv.Client(t), name)
+	a := newCandidate(t, srv.Client(t), name, nil)
 	require.NoError(t, a.Create(t.Context(), a.record()))
 	session, err := concurrency.NewSession(srv.Client(t))
 	require.NoError(t, err)

@@ -13,7 +13,6 @@ import (
 	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/integration/rig"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -32,7 +31,7 @@ const (
 // candidate is client-go's elector on a Lock.
 type candidate struct {
 	*k8slock.Lock
-	led  chan *term
+	led  chan<- *term
 	over chan time.Time // receives when the elector called OnStoppedLeading
 }
 
@@ -43,18 +42,19 @@ type term struct {
 	work  context.Context //nolint:containedctx // the result of NewContext in the callback
 }
 
-func newCandidate(t *testing.T, client *clientv3.Client, name string) *candidate {
+// newCandidate returns a candidate whose terms go to led, if it has an elector.
+func newCandidate(t *testing.T, client *clientv3.Client, name string, led chan<- *term) *candidate {
 	t.Helper()
 	l, err := k8slock.New(client, name, k8slock.Options{Timeout: timeout})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // ends a tenure that a test has begun without an elector
-	return &candidate{l, make(chan *term, 10), make(chan time.Time, 10)}
+	return &candidate{l, led, make(chan time.Time, 10)}
 }
 
 // start starts an elector that runs until the test ends.
-func start(t *testing.T, client *clientv3.Client, name string) *candidate {
+func start(t *testing.T, client *clientv3.Client, name string, led chan<- *term) {
 	t.Helper()
-	c := newCandidate(t, client, name)
+	c := newCandidate(t, client, name, led)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            c.Lock,
 		LeaseDuration:   leaseDuration,
@@ -81,29 +81,6 @@ func start(t *testing.T, client *clientv3.Client, name string) *candidate {
 		elector.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ran })
-	return c
-}
-
-// leader waits for the next term of any of the candidates.
-func leader(t *testing.T, candidates ...*candidate) *term {
-	t.Helper()
-	next := make(chan *term)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for _, c := range candidates {
-		go func() {
-			select {
-			case led := <-c.led:
-				select {
-				case next <- led:
-				case <-ctx.Done():
-					c.led <- led
-				}
-			case <-ctx.Done():
-			}
-		}()
-	}
-	return rig.Await(t, next, "nobody leads")
 }
 
 // record is a leader's record.

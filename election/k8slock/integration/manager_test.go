@@ -39,9 +39,9 @@ func (m *managed) Start(ctx context.Context) error {
 	return nil
 }
 
-func startManager(t *testing.T, srv *etcdtest.Server) *managed {
+func startManager(t *testing.T, srv *etcdtest.Server, led chan<- *term) *managed {
 	t.Helper()
-	m := &managed{candidate: newCandidate(t, srv.Client(t), name), done: make(chan error, 1)}
+	m := &managed{candidate: newCandidate(t, srv.Client(t), name, led), done: make(chan error, 1)}
 	mgr, err := manager.New(&rest.Config{Host: "https://127.0.0.1:1"}, manager.Options{
 		LeaderElection:                      true,
 		LeaderElectionResourceLockInterface: m.Lock,
@@ -65,17 +65,18 @@ func startManager(t *testing.T, srv *etcdtest.Server) *managed {
 func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	a, b := startManager(t, srv), startManager(t, srv)
-	first := leader(t, a.candidate, b.candidate)
+	led := make(chan *term, 10)
+	a, b := startManager(t, srv, led), startManager(t, srv, led)
+	first := rig.Await(t, led, "nobody leads")
 	if first.candidate == b.candidate {
 		a, b = b, a
 	}
-	require.Empty(t, b.led)
+	require.Empty(t, led)
 	a.stop()
 	require.NoError(t, rig.Await(t, a.done, "the manager did not stop"))
 	require.Error(t, first.work.Err())
 
-	second := leader(t, b.candidate)
+	second := rig.Await(t, led, "nobody leads")
 	require.Greater(t, second.token, first.token)
 
 	// A manager that loses its lease ends with an error, as with a record on an API server.
