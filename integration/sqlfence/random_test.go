@@ -106,16 +106,11 @@ func (r *rig) readTwice() fencetest.Form {
 	}
 }
 
-func (r *rig) entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, error) {
+func (r *rig) entries(ctx context.Context, tx conn, resource string) (all []fencetest.Entry, err error) {
 	var text string
 	if err := tx.scan(ctx, r.list("id", "token", "entries WHERE resource = '"+resource+"'"), &text); err != nil {
 		return nil, err
 	}
-	return parse(text)
-}
-
-// parse reads entries such as "1:10 2:20".
-func parse(text string) (all []fencetest.Entry, err error) {
 	for word := range strings.FieldsSeq(text) {
 		var e fencetest.Entry
 		if _, err := fmt.Sscanf(word, "%d:%d", &e.ID, &e.Token); err != nil {
@@ -124,42 +119,4 @@ func parse(text string) (all []fencetest.Entry, err error) {
 		all = append(all, e)
 	}
 	return all, nil
-}
-
-// The same with a fence in each row, which orders the writes by their tokens. It does not protect reads.
-func TestUpdateRow_random(t *testing.T) {
-	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		r.must(t, "CREATE TABLE logs (id VARCHAR(64) PRIMARY KEY, entries TEXT, fence BIGINT NOT NULL)")
-		update := func(ctx context.Context, resource, set string) error {
-			return r.updateRow(ctx, r.conn, sqlfence.Row{Table: "logs", Key: "id", ID: resource}, set)
-		}
-		insert := "INSERT INTO logs VALUES ('%s', '', 0) ON CONFLICT DO NOTHING"
-		add := "entries = entries || ' %d:%d'"
-		if r.kind == storetest.MariaDB {
-			insert, add = "INSERT IGNORE INTO logs VALUES ('%s', '', 0)", "entries = CONCAT(entries, ' %d:%d')"
-		}
-		fencetest.Random(t, fencetest.Store{
-			Forms: []fencetest.Form{{
-				Name: "UpdateRow",
-				Write: func(ctx context.Context, resource string, e fencetest.Entry, _ func([]fencetest.Entry)) error {
-					if err := r.exec(ctx, fmt.Sprintf(insert, resource)); err != nil {
-						return err
-					}
-					return update(ctx, resource, fmt.Sprintf(add, e.ID, e.Token))
-				},
-			}},
-			Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
-				var text string
-				if err := update(ctx, resource, "entries = entries"); err != nil {
-					return nil, err
-				}
-				if err := r.scan(ctx, fmt.Sprintf("SELECT entries FROM logs WHERE id = '%s'", resource), &text); err != nil {
-					return nil, err
-				}
-				return parse(text)
-			},
-			Ordered: true,
-			Again:   again,
-		})
-	})
 }

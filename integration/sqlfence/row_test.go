@@ -3,6 +3,7 @@ package sqlfence_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -33,6 +34,15 @@ func TestUpdateRow(t *testing.T) {
 		missing.ID = 2
 		require.ErrorIs(t, r.updateRow(as(t, newer), r.conn, missing, set, 6), sqlfence.ErrNoRow)
 		require.ErrorContains(t, r.updateRow(as(t, newer), r.conn, account, "nothing = 6"), "nothing", "the driver's error")
+
+		ctx := as(t, newer)
+		err = r.transaction(ctx, func(tx conn) error {
+			_, err := read(ctx, tx)
+			require.NoError(t, err)
+			require.NoError(t, r.updateRow(as(t, newer+1), r.conn, account, set, 7))
+			return r.updateRow(ctx, tx, account, set, 8)
+		})
+		require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "its snapshot shows its own token: %v", err)
 	})
 }
 
