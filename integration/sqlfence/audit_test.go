@@ -66,6 +66,7 @@ func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 		require.ErrorIs(t, r.claim(a, resource), fence.ErrStale)
 		require.NoError(t, r.claim(c, resource))
 		require.NoError(t, r.claim(c, "other"))
+		require.ErrorIs(t, r.claim(a, "other"), fence.ErrStale)
 		require.NoError(t, r.release(c, "other", audit.CauseRevoked))
 
 		require.Equal(t, []string{
