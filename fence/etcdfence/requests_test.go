@@ -9,9 +9,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// call is one random request, to be made with and without the gate. It returns the answer as text.
-type call func(ctx context.Context, kv clientv3.KV) (string, error)
-
 // requests makes random requests on few keys, so that they affect each other. The server refuses some of them.
 type requests struct {
 	*rand.Rand
@@ -86,27 +83,17 @@ func (r *requests) cmps() []clientv3.Cmp {
 	return cmps
 }
 
-// call returns a call of Do or Txn; Put and Delete call Do.
-func (r *requests) call() call {
-	if op := r.op(2); r.IntN(2) == 0 {
-		return func(ctx context.Context, kv clientv3.KV) (string, error) {
-			resp, err := kv.Do(ctx, op)
-			return fmt.Sprint((*pb.PutResponse)(resp.Put()), (*pb.RangeResponse)(resp.Get()),
-				(*pb.DeleteRangeResponse)(resp.Del()), (*pb.TxnResponse)(resp.Txn())), err
-		}
+// request returns an operation for Do, which Put, Delete and Txn share their code with.
+func (r *requests) request() clientv3.Op {
+	if r.IntN(2) == 0 {
+		return clientv3.OpTxn(r.cmps(), r.ops(2), r.ops(2))
 	}
-	cmps, then, otherwise := r.cmps(), r.ops(2), r.ops(2)
-	hasIf, hasElse := r.IntN(3) > 0, r.IntN(3) > 0
-	return func(ctx context.Context, kv clientv3.KV) (string, error) {
-		txn := kv.Txn(ctx)
-		if hasIf {
-			txn = txn.If(cmps...)
-		}
-		txn = txn.Then(then...)
-		if hasElse {
-			txn = txn.Else(otherwise...)
-		}
-		resp, err := txn.Commit()
-		return (*pb.TxnResponse)(resp).String(), err
-	}
+	return r.op(2)
+}
+
+// do makes a request and returns the answer as text.
+func do(ctx context.Context, kv clientv3.KV, op clientv3.Op) (string, error) {
+	resp, err := kv.Do(ctx, op)
+	return fmt.Sprint((*pb.PutResponse)(resp.Put()), (*pb.RangeResponse)(resp.Get()),
+		(*pb.DeleteRangeResponse)(resp.Del()), (*pb.TxnResponse)(resp.Txn())), err
 }

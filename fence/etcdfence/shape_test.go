@@ -41,9 +41,9 @@ func TestKV_answersAsWithout(t *testing.T) {
 
 				refused, changes := 0, 0
 				for range steps {
-					call, before := r.call(), without.Rev()
-					want, wantErr := call(t.Context(), plain)
-					got, err := call(with(t, token), kv)
+					op, before := r.request(), without.Rev()
+					want, wantErr := do(t.Context(), plain, op)
+					got, err := do(with(t, token), kv, op)
 					require.Equal(t, wantErr, err)
 					if err != nil {
 						refused++
