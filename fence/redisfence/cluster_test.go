@@ -40,8 +40,11 @@ func newCluster(t *testing.T) *redis.ClusterClient {
 func TestMarks_cluster(t *testing.T) {
 	c := newCluster(t)
 	f := newFence(t, c)
+	found, err := f.Probe(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled"}, settings(found))
 	require.NoError(t, f.Claim(as(t, 54), "orders"))
-	_, err := f.Do(as(t, 54), "orders",
+	_, err = f.Do(as(t, 54), "orders",
 		redisfence.Command("SET", "orders", "the key of the resource's name"),
 		redisfence.Command("HSET", "{orders}:7", "state", "paid"),
 		redisfence.Command("DEL", "archive:{orders}:6"),
@@ -67,11 +70,4 @@ func TestMarks_cluster(t *testing.T) {
 	undeclared := redisfence.NewScript("return redis.call('SET', 'customers', 1)")
 	_, err = f.Run(as(t, 54), "orders", undeclared, nil)
 	require.ErrorContains(t, err, "a key is not in the hash slot of the mark")
-}
-
-func TestProbe_cluster(t *testing.T) {
-	c := newCluster(t)
-	found, err := newFence(t, c).Probe(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []string{"aof_enabled"}, settings(found))
 }
