@@ -93,6 +93,13 @@ func TestHooks_leadershipsOverlap(t *testing.T) {
 	requireElection(0, 3)
 }
 
+func TestHooks_onlyThePresentStateIs1(t *testing.T) {
+	h, value := recorded()
+	h.StateChanged(lease.Status{State: lease.StateHeld})
+	h.StateChanged(lease.Status{State: lease.StateLost})
+	require.Equal(t, []float64{0, 0, 1}, []float64{value(telemetry.State, "held"), value(telemetry.State, "jeopardy"), value(telemetry.State, "lost")})
+}
+
 // A lost lease may have keys to delete beside those of the next lease.
 func TestHooks_cleanUpsOfTwoLeases(t *testing.T) {
 	h, value := recorded()
