@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 type finding struct {
@@ -75,7 +76,7 @@ func TestDoctor_aHealthyEtcd(t *testing.T) {
 	all := examine(t, addr, "jobs/", "--ttl", "1s")
 	require.Contains(t, says(all, "smallest TTL"), "its locks stay held for that long, not for 1s")
 	require.Equal(t, before, keys(t, client, ""), "doctor has left a key")
-	leases, err := client.Leases(bounded(t))
+	leases, err := client.Leases(rig.Bounded(t))
 	require.NoError(t, err)
 	require.Len(t, leases.Leases, 2, "doctor has left a lease")
 }
@@ -84,7 +85,7 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	client := srv.Client(t)
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	lease, err := client.Grant(ctx, 3600)
 	require.NoError(t, err)
 	for key, on := range map[string]clientv3.LeaseID{
@@ -129,7 +130,7 @@ func TestDoctor_straysAreNoHolds(t *testing.T) {
 	const form = "/6a7c1dc4b33cbdeb-abc0"
 	names := []string{"jobs/my lock", "jobs/x; touch " + pwned + " #", "jobs/$(touch " + pwned + ")`touch " + pwned + "`", "jobs/it's'; touch " + pwned + " '"}
 	for _, name := range names {
-		_, err := client.Put(bounded(t), name+form, "")
+		_, err := client.Put(rig.Bounded(t), name+form, "")
 		require.NoError(t, err)
 	}
 	all := examine(t, srv.Endpoint(), "jobs/")
@@ -146,18 +147,18 @@ func TestDoctor_straysAreNoHolds(t *testing.T) {
 	require.Len(t, commands, len(names))
 	require.Contains(t, commands, `etcdctl del -- 'jobs/my lock`+form+`'`)
 	for _, command := range commands {
-		sh := exec.CommandContext(bounded(t), "sh", "-c", `etcdctl() { printf '%s\n' "$@"; }; `+command)
+		sh := exec.CommandContext(rig.Bounded(t), "sh", "-c", `etcdctl() { printf '%s\n' "$@"; }; `+command)
 		out, err := sh.CombinedOutput()
 		require.NoError(t, err)
 		key := strings.TrimPrefix(strings.TrimSuffix(string(out), "\n"), "del\n--\n")
-		resp, err := client.Delete(bounded(t), key)
+		resp, err := client.Delete(rig.Bounded(t), key)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, resp.Deleted, "%s", out)
 	}
 	require.NoFileExists(t, pwned)
 	require.Equal(t, []string{"OK"}, levels(examine(t, srv.Endpoint(), "jobs/"))["stray keys"])
 
-	_, err := client.Put(bounded(t), "jobs/\nreboot\n", "")
+	_, err := client.Put(rig.Bounded(t), "jobs/\nreboot\n", "")
 	require.NoError(t, err)
 	odd := start(t, srv.Endpoint(), "doctor", "jobs/")
 	odd.end(t)

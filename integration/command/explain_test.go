@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // Each verdict, in words.
@@ -14,7 +16,7 @@ func TestExplain_verdicts(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	_, unlock := stage(t, client) // 2 holds, 4 waits, 3 holds a permit
-	_, err := client.Put(bounded(t), "data", "")
+	_, err := client.Put(rig.Bounded(t), "data", "")
 	require.NoError(t, err)
 	run := func(args ...string) string {
 		p := start(t, addr, append([]string{"explain"}, args...)...)
@@ -31,14 +33,14 @@ func TestExplain_verdicts(t *testing.T) {
 		all = append(all, run(args...))
 	}
 	set := lock(t, addr, "--owner", "host-c/3", "--all", "set/c", "set/a", "set/b", "--", "cat")
-	awaitKeys(t, client, "set", 3)
+	rig.AwaitQueue(t, client, "set", 3)
 	all = append(all, run("6"))
 	require.Zero(t, set.end(t))
 	unlock()
 	all = append(all, "Now it is unlocked.\n", run("2"))
-	resp, err := client.Get(bounded(t), "x")
+	resp, err := client.Get(rig.Bounded(t), "x")
 	require.NoError(t, err)
-	_, err = client.Compact(bounded(t), resp.Header.Revision)
+	_, err = client.Compact(rig.Bounded(t), resp.Header.Revision)
 	require.NoError(t, err)
 	all = append(all, "Now etcd has compacted its history.\n", run("2"), run("4"))
 	requireGolden(t, "explain.golden", strings.Join(all, "\n"))

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 const many = 50_000
@@ -32,7 +33,7 @@ func TestLs_manyLocks(t *testing.T) {
 	}
 	srv := etcdtest.StartCluster(t, 1, etcdtest.Options{})
 	client := srv.Client(t)
-	granted, err := client.Grant(bounded(t), 3600)
+	granted, err := client.Grant(rig.Bounded(t), 3600)
 	require.NoError(t, err)
 	const batch = 100
 	for i := 0; i < many; i += batch {
@@ -40,7 +41,7 @@ func TestLs_manyLocks(t *testing.T) {
 		for j := range batch {
 			ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/customer-%05d/nightly/%x-suffix", i+j, granted.ID), "host/1", clientv3.WithLease(granted.ID)))
 		}
-		_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+		_, err := client.Txn(rig.Bounded(t)).Then(ops...).Commit()
 		require.NoError(t, err)
 	}
 	for _, format := range []string{"table", "json"} {

@@ -3,20 +3,18 @@
 package command_test
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -33,11 +31,6 @@ func awaitFile(t *testing.T, path string) {
 	}, patience, time.Millisecond)
 }
 
-func awaitKeys(t *testing.T, client *clientv3.Client, name string, n int) {
-	t.Helper()
-	require.Eventually(t, func() bool { return len(keys(t, client, name+"/")) == n }, patience, time.Millisecond)
-}
-
 func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -49,31 +42,13 @@ func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 	} {
 		for _, verb := range []string{"lock", "elect"} {
 			t.Run(verb+", "+script, func(t *testing.T) {
-				require.Equal(t, code, start(t, addr, verb, "job", "--", "sh", "-c", script).end(t))
+				p := start(t, addr, verb, "job", "--", "sh", "-c", "echo complaint >&2; "+script)
+				require.Equal(t, code, p.end(t))
+				require.Equal(t, "complaint\n", p.stderr.String())
 				requireNothingLeft(t, client)
 			})
 		}
 	}
-}
-
-func TestLock_passesOnInputOutputAndTheToken(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	started := filepath.Join(t.TempDir(), "started")
-	p := lock(t, addr, "job", "--", "sh", "-c",
-		`echo "$LEASEFENCE_LOCK $LEASEFENCE_TOKEN $LEASEFENCE_KEY"; echo complaint >&2; touch "$0"; cat`, started)
-	awaitFile(t, started)
-	resp, err := client.Get(bounded(t), "job/", clientv3.WithPrefix())
-	require.NoError(t, err)
-	require.Len(t, resp.Kvs, 1, "the command runs, so there has to be a key")
-	key, token := string(resp.Kvs[0].Key), strconv.FormatInt(resp.Kvs[0].CreateRevision, 10)
-
-	_, err = io.WriteString(p.stdin, "by way of the input")
-	require.NoError(t, err)
-	require.Zero(t, p.end(t))
-	require.Equal(t, "job "+token+" "+key+"\nby way of the input", p.stdout.String())
-	require.Equal(t, "complaint\n", p.stderr.String())
-	requireNothingLeft(t, client)
 }
 
 // stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run.
@@ -153,27 +128,6 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 	}
 }
 
-// If the lock is taken away, somebody else may have it already: the command is killed without a grace.
-func TestLock_killsTheCommandWhenTheLockIsTakenAway(t *testing.T) {
-	t.Parallel()
-	for _, how := range []string{"deleted", "revoked"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			addr, client := etcd(t)
-			running := filepath.Join(t.TempDir(), "running")
-			p := lock(t, addr, "--ttl", "1h", "--grace", "12m", "job", "--", "sh", "-c", stubborn, running)
-			awaitFile(t, running)
-			awaitFile(t, running+".child")
-			endHold(t, client, "job", how)
-
-			require.Equal(t, 74, p.end(t))
-			requireNothingLeft(t, client)
-			requireSilence(t, running)
-			requireSilence(t, running+".child")
-		})
-	}
-}
-
 // If leasefence was stopped for longer than the lease lives, somebody else has the lock when it wakes up: the command is
 // killed without a grace.
 func TestLock_killsTheCommandWhenItWakesUpTooLate(t *testing.T) {
@@ -183,7 +137,7 @@ func TestLock_killsTheCommandWhenItWakesUpTooLate(t *testing.T) {
 	p := lock(t, addr, "--ttl", "5s", "--grace", "1s", "job", "--", "sh", "-c", obedient, running)
 	awaitFile(t, running+".child")
 	p.signal(t, syscall.SIGSTOP)
-	next, err := newSession(t, client, "").Lock(bounded(t), "job")
+	next, err := rig.NewSession(t, client, lease.Options{}).Lock(rig.Bounded(t), "job")
 	require.NoError(t, err)
 	p.signal(t, syscall.SIGCONT)
 
@@ -195,17 +149,17 @@ func TestLock_killsTheCommandWhenItWakesUpTooLate(t *testing.T) {
 func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	held, err := newSession(t, client, "").Lock(bounded(t), "job")
+	held, err := rig.NewSession(t, client, lease.Options{}).Lock(rig.Bounded(t), "job")
 	require.NoError(t, err)
 	for verb, sig := range map[string]syscall.Signal{"lock": syscall.SIGTERM, "elect": syscall.SIGINT} {
 		t.Run(verb, func(t *testing.T) {
 			started := filepath.Join(t.TempDir(), "started")
 			p := start(t, addr, verb, "--ttl", "1h", "job", "--", "touch", started)
-			awaitKeys(t, client, "job", 2)
+			rig.AwaitQueue(t, client, "job", 2)
 			p.signal(t, sig)
 			require.Equal(t, 128+int(sig), p.end(t))
 			require.Equal(t, []string{held.Key()}, keys(t, client, "job/"))
-			leases, err := client.Leases(bounded(t))
+			leases, err := client.Leases(rig.Bounded(t))
 			require.NoError(t, err)
 			require.Len(t, leases.Leases, 1, "the waiter's lease was not revoked")
 			require.NoFileExists(t, started)
@@ -216,8 +170,8 @@ func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 func TestLock_notObtained(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	session := newSession(t, client, "")
-	_, err := session.Lock(bounded(t), "job", lease.WithOwner("somebody else"))
+	session := rig.NewSession(t, client, lease.Options{})
+	_, err := session.Lock(rig.Bounded(t), "job", lease.WithOwner("somebody else"))
 	require.NoError(t, err)
 	nobody := faults.NewProxy(t, addr)
 	nobody.Refuse()
@@ -279,38 +233,6 @@ func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 	p.signal(t, syscall.SIGKILL)
 	p.end(t)
 	requireSilence(t, running)
-}
-
-// A closed standard error does not end leasefence, which would kill the command without SIGTERM.
-func TestLock_outlivesItsStandardError(t *testing.T) {
-	t.Parallel()
-	for _, verb := range []string{"lock", "elect"} {
-		t.Run(verb, func(t *testing.T) {
-			t.Parallel()
-			addr, client := etcd(t)
-			dir := t.TempDir()
-			started, told := filepath.Join(dir, "started"), filepath.Join(dir, "told")
-			reader, writer, err := os.Pipe()
-			require.NoError(t, err)
-			require.NoError(t, reader.Close())
-			cmd := newCommand(t, at(addr), verb, "job", "--", "sh", "-c",
-				`exec 2>/dev/null; trap 'touch "$1"; exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started, told)
-			cmd.Stdout, cmd.Stderr = writer, writer
-			require.NoError(t, cmd.Start())
-			require.NoError(t, writer.Close())
-			awaitFile(t, started)
-			require.NoError(t, os.Remove(started))
-			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t)) // leasefence writes a message about it
-			awaitFile(t, told)
-			if verb == "elect" { // it leads again
-				awaitFile(t, started)
-				require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-			}
-			_ = cmd.Wait()
-			require.Equal(t, 9, cmd.ProcessState.ExitCode())
-			requireNothingLeft(t, client)
-		})
-	}
 }
 
 // If the command ended under the lock, a later loss of the lock does not change the exit code.

@@ -3,7 +3,6 @@
 package command_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +23,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
-	"github.com/leasefence/leasefence/lease"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // patience bounds every wait of a test. It is far longer than anything takes.
@@ -114,7 +113,7 @@ func start(t *testing.T, endpoint string, args ...string) *running {
 // newCommand makes the command. It waits as long as a test does: the machine may be busy.
 func newCommand(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(bounded(t), program, args...)
+	cmd := exec.CommandContext(rig.Bounded(t), program, args...)
 	patiently := []string{"ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s", "GORACE=atexit_sleep_ms=0"}
 	cmd.Env = slices.Concat(os.Environ(), patiently, env)
 	return cmd
@@ -174,7 +173,7 @@ func etcd(t *testing.T) (endpoint string, client *clientv3.Client) {
 // enableAuth turns authentication on. The password of root is secret.
 func enableAuth(t *testing.T, client *clientv3.Client) {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	_, err := client.UserAdd(ctx, "root", "secret")
 	require.NoError(t, err)
 	_, err = client.UserGrantRole(ctx, "root", "root")
@@ -186,7 +185,7 @@ func enableAuth(t *testing.T, client *clientv3.Client) {
 // addUser adds a user with the password secret and a permission on keys that begin with jobs/.
 func addUser(t *testing.T, client *clientv3.Client, name string, may clientv3.PermissionType) {
 	t.Helper()
-	ctx := bounded(t)
+	ctx := rig.Bounded(t)
 	_, err := client.RoleAdd(ctx, name)
 	require.NoError(t, err)
 	_, err = client.RoleGrantPermission(ctx, name, "jobs/", clientv3.GetPrefixRangeEnd("jobs/"), may)
@@ -200,12 +199,13 @@ func addUser(t *testing.T, client *clientv3.Client, name string, may clientv3.Pe
 // endHold ends the hold of a name as an operator does: its key is "deleted", or its lease "revoked".
 func endHold(t *testing.T, client *clientv3.Client, name, how string) {
 	t.Helper()
-	resp, err := client.Get(bounded(t), name+"/", clientv3.WithPrefix())
+	resp, err := client.Get(rig.Bounded(t), name+"/", clientv3.WithPrefix())
 	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
 	if how == "revoked" {
-		_, err = client.Revoke(bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
+		_, err = client.Revoke(rig.Bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
 	} else {
-		_, err = client.Delete(bounded(t), string(resp.Kvs[0].Key))
+		_, err = client.Delete(rig.Bounded(t), string(resp.Kvs[0].Key))
 	}
 	require.NoError(t, err)
 }
@@ -220,10 +220,10 @@ type contender struct {
 // contend puts a key that has its lease between two texts. Nobody renews the lease.
 func contend(t *testing.T, client *clientv3.Client, ttl int64, before, after, owner string) contender {
 	t.Helper()
-	granted, err := client.Grant(bounded(t), ttl)
+	granted, err := client.Grant(rig.Bounded(t), ttl)
 	require.NoError(t, err)
 	key := before + hex(granted.ID) + after
-	put, err := client.Put(bounded(t), key, owner, clientv3.WithLease(granted.ID))
+	put, err := client.Put(rig.Bounded(t), key, owner, clientv3.WithLease(granted.ID))
 	require.NoError(t, err)
 	return contender{key, granted.ID, put.Header.Revision}
 }
@@ -233,7 +233,7 @@ func hex(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
 
 func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	t.Helper()
-	resp, err := client.Get(bounded(t), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	resp, err := client.Get(rig.Bounded(t), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(t, err)
 	keys := []string{}
 	for _, kv := range resp.Kvs {
@@ -246,28 +246,7 @@ func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 func requireNothingLeft(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	require.Empty(t, keys(t, client, ""))
-	leases, err := client.Leases(bounded(t))
+	leases, err := client.Leases(rig.Bounded(t))
 	require.NoError(t, err)
 	require.Empty(t, leases.Leases, "a lease was not revoked")
-}
-
-// bounded returns a context that ends when the test takes far too long.
-func bounded(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// newSession opens a session that the test's cleanup closes.
-func newSession(t *testing.T, client *clientv3.Client, owner string) *lease.Session {
-	t.Helper()
-	session, err := lease.NewSession(bounded(t), client, lease.Options{Owner: owner})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-		defer cancel()
-		require.NoError(t, session.Close(ctx))
-	})
-	return session
 }

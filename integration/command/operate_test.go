@@ -16,6 +16,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -130,10 +133,10 @@ func operate(t *testing.T, line string) string {
 // for jobs/nightly, with token 4. It returns the holder's token and what unlocks jobs/nightly.
 func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) {
 	t.Helper()
-	a, b := newSession(t, client, "host-a/1"), newSession(t, client, "host-b/2")
-	held, err := a.Lock(bounded(t), "jobs/nightly")
+	a, b := rig.NewSession(t, client, lease.Options{Owner: "host-a/1"}), rig.NewSession(t, client, lease.Options{Owner: "host-b/2"})
+	held, err := a.Lock(rig.Bounded(t), "jobs/nightly")
 	require.NoError(t, err)
-	_, err = a.Permit(bounded(t), "jobs/exports", 3)
+	_, err = a.Permit(rig.Bounded(t), "jobs/exports", 3)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var waits sync.WaitGroup
@@ -142,8 +145,8 @@ func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) 
 		cancel()
 		waits.Wait()
 	})
-	awaitKeys(t, client, "jobs/nightly", 2)
-	return held.Token().String(), func() { require.NoError(t, held.Unlock(bounded(t))) }
+	rig.AwaitQueue(t, client, "jobs/nightly", 2)
+	return held.Token().String(), func() { require.NoError(t, held.Unlock(rig.Bounded(t))) }
 }
 
 // tools returns a folder with stand-ins for the programs that the README runs.

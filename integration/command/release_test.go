@@ -5,7 +5,6 @@ package command_test
 import (
 	"io"
 	"net/http"
-	"path/filepath"
 	"regexp"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 // release releases nobody but the holder with the token. A holder of etcd's own packages cannot be asked: the error
@@ -32,31 +32,6 @@ func TestRelease_refuses(t *testing.T) {
 	require.Empty(t, keys(t, client, "job/"))
 }
 
-// A command that is asked to release its lock keeps the lock until it has ended.
-func TestRelease_asksACommand(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	dir := t.TempDir()
-	started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
-	p := lock(t, addr, "job", "--", "sh", "-c",
-		`trap 'touch "$1"; read line; echo "cleaned up $line"; exit 9' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
-	awaitFile(t, started)
-	next := lock(t, addr, "job", "--", "echo", "next")
-	awaitKeys(t, client, "job", 2)
-	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-	awaitFile(t, asked)
-	require.Len(t, keys(t, client, "job/"), 2)
-	require.Empty(t, next.stdout.String(), "the next waiter has the lock while the command runs")
-
-	_, err := p.stdin.Write([]byte("now\n"))
-	require.NoError(t, err)
-	require.Equal(t, 9, p.end(t))
-	require.Equal(t, "cleaned up now\n", p.stdout.String())
-	require.Contains(t, p.stderr.String(), "asked to release")
-	require.Zero(t, next.end(t))
-	require.Equal(t, "next\n", next.stdout.String())
-}
-
 func TestRelease_waits(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.StartCluster(t, 1, etcdtest.Options{}) // a process of its own, so that its metrics count only this test
@@ -72,7 +47,7 @@ func TestRelease_waits(t *testing.T) {
 
 func metrics(t *testing.T, endpoint string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(bounded(t), http.MethodGet, "http://"+endpoint+"/metrics", http.NoBody)
+	req, err := http.NewRequestWithContext(rig.Bounded(t), http.MethodGet, "http://"+endpoint+"/metrics", http.NoBody)
 	require.NoError(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)

@@ -14,13 +14,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/integration/rig"
 )
 
 type step func(t *testing.T, p *running, addr string, client *clientv3.Client)
 
 // What signals, requests for release and losses do to a command, in any order, and the exit code that follows. leasefence
-// passes all signals on, and continues a command that is stopped. A command that was asked to release its lock and runs
-// on is killed if it loses the lock. A leader that loses the leadership, or is asked to release it, campaigns again,
+// passes all signals on, and continues a command that is stopped. A command whose lock is taken away is killed without a
+// grace: somebody else may have the lock already. A command that was asked to release its lock keeps it while it runs. A leader that loses the leadership, or is asked to release it, campaigns again,
 // unless a signal other than SIGHUP came.
 func TestCommand_isToldAndEnds(t *testing.T) {
 	t.Parallel()
@@ -57,7 +59,7 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 		stopped = func(t *testing.T, p *running, _ string, _ *clientv3.Client) {
 			t.Helper()
 			pid := regexp.MustCompile(`pid (\d+)`).FindStringSubmatch(p.stdout.String())[1]
-			require.NoError(t, exec.CommandContext(bounded(t), "sh", "-c", "kill -STOP "+pid).Run())
+			require.NoError(t, exec.CommandContext(rig.Bounded(t), "sh", "-c", "kill -STOP "+pid).Run())
 			require.Eventually(t, func() bool {
 				stat, err := os.ReadFile("/proc/" + pid + "/stat")
 				return err != nil || strings.Contains(string(stat), ") T ") // other systems do not tell
@@ -87,6 +89,8 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 		},
 		"stopped, and TERM":  {"lock", sleep, []step{stopped, end}, 9, "", ""}, // as by Ctrl-Z: it would keep the lock forever
 		"stopped, and asked": {"lock", sleep, []step{stopped, released}, 9, "", "asked to release"},
+		"deleted":            {"lock", asked, []step{deleted}, 74, "", "deleted by somebody else"}, // it ignores SIGTERM, and the grace is long
+		"revoked":            {"lock", asked, []step{revoked}, 74, "", "lost"},
 		"asked, and deleted": {"lock", asked, []step{released, says("asked"), deleted}, 74, "asked", "asked to release"},
 		"asked, and revoked": {"lock", asked, []step{released, says("asked"), revoked}, 74, "asked", "asked to release"},
 		"elect, asked":       {"elect", `:` + loop, []step{released, again, end}, 143, "", "asked to release"},

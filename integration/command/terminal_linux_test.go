@@ -14,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/leasefence/leasefence/integration/rig"
+	"github.com/leasefence/leasefence/lease"
 )
 
 // terminal is a process of the command on a pseudo terminal.
@@ -140,9 +143,9 @@ func TestTables_onATerminal(t *testing.T) {
 	addr, client := etcd(t)
 	const odd = "jobs/\x1b]0;title\a"
 	long := "jobs/" + strings.Repeat("name", 30)
-	s := newSession(t, client, "\x1b[2J\tevil\n"+strings.Repeat("owner ", 30))
+	s := rig.NewSession(t, client, lease.Options{Owner: "\x1b[2J\tevil\n" + strings.Repeat("owner ", 30)})
 	for _, name := range []string{odd, long} {
-		_, err := s.Lock(bounded(t), name)
+		_, err := s.Lock(rig.Bounded(t), name)
 		require.NoError(t, err)
 	}
 	for _, args := range [][]string{{"ls"}, {"get", long}, {"get", odd}, {"lock", "--try", odd, "--", "true"}} {
@@ -205,37 +208,62 @@ func TestLock_keepsTheTerminalFromWhatItCannotRun(t *testing.T) {
 	}
 }
 
-// While nobody reads leasefence's standard error, a request for release and a loss of the lock still reach the command.
-func TestLock_supervisesWhileStandardErrorBlocks(t *testing.T) {
+// If standard error is closed, or full because nobody reads it, leasefence still supervises its command: a request for
+// release, which it writes a message about, and a loss of the lock reach the command.
+func TestLock_supervisesWithoutAStandardError(t *testing.T) {
 	t.Parallel()
-	addr, client := etcd(t)
-	dir := t.TempDir()
-	started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
-	reader, writer, err := os.Pipe()
-	require.NoError(t, err)
-	size, err := unix.FcntlInt(writer.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize())
-	require.NoError(t, err)
-	_, err = writer.Write(make([]byte, size))
-	require.NoError(t, err)
-	cmd := newCommand(t, at(addr), "lock", "job", "--", "sh", "-c",
-		`exec 2>/dev/null; trap 'touch "$1"' TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked)
-	cmd.Stderr = writer
-	require.NoError(t, cmd.Start())
-	require.NoError(t, writer.Close())
-	awaitFile(t, started)
-	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-	awaitFile(t, asked)
-	endHold(t, client, "job", "deleted")
-	leases := func() int {
-		resp, err := client.Leases(bounded(t))
-		require.NoError(t, err)
-		return len(resp.Leases)
+	for name, tt := range map[string]struct {
+		verb, ends string // what the command does on SIGTERM, and what ends it
+		closed     bool
+		code       int
+	}{
+		"lock, full":    {"lock", "", false, 74},
+		"lock, closed":  {"lock", "exit 9", true, 9},
+		"elect, closed": {"elect", "exit 9", true, 9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, client := etcd(t)
+			dir := t.TempDir()
+			started, asked := filepath.Join(dir, "started"), filepath.Join(dir, "asked")
+			reader, writer, err := os.Pipe()
+			require.NoError(t, err)
+			if tt.closed {
+				require.NoError(t, reader.Close())
+			} else {
+				size, err := unix.FcntlInt(writer.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize())
+				require.NoError(t, err)
+				_, err = writer.Write(make([]byte, size))
+				require.NoError(t, err)
+			}
+			cmd := newCommand(t, at(addr), tt.verb, "job", "--", "sh", "-c",
+				`exec 2>/dev/null; trap 'touch "$1"; '"$2" TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked, tt.ends)
+			cmd.Stdout, cmd.Stderr = writer, writer
+			require.NoError(t, cmd.Start())
+			require.NoError(t, writer.Close())
+			awaitFile(t, started)
+			require.NoError(t, os.Remove(started))
+			require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+			awaitFile(t, asked)
+			switch {
+			case !tt.closed:
+				endHold(t, client, "job", "deleted")
+				leases := func() int {
+					resp, err := client.Leases(rig.Bounded(t))
+					require.NoError(t, err)
+					return len(resp.Leases)
+				}
+				require.Eventually(t, func() bool { return leases() == 0 }, patience, time.Millisecond) // the session closes once the command was killed
+				text, err := io.ReadAll(reader)
+				require.NoError(t, err)
+				require.Contains(t, string(text), "asked to release")
+			case tt.verb == "elect": // it leads again
+				awaitFile(t, started)
+				require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+			}
+			_ = cmd.Wait()
+			require.Equal(t, tt.code, cmd.ProcessState.ExitCode())
+			requireNothingLeft(t, client)
+		})
 	}
-	require.Eventually(t, func() bool { return leases() == 0 }, patience, time.Millisecond) // the session closes once the command was killed
-	text, err := io.ReadAll(reader)
-	require.NoError(t, err)
-	require.NoError(t, reader.Close())
-	require.Contains(t, string(text), "asked to release")
-	_ = cmd.Wait()
-	require.Equal(t, 74, cmd.ProcessState.ExitCode())
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -22,7 +23,7 @@ func (p *tab) showsTheSame(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
 	var want string
 	for began := time.Now(); time.Since(began) < patience; {
-		q, err := lease.Inspect(bounded(t), client, name)
+		q, err := lease.Inspect(rig.Bounded(t), client, name)
 		require.NoError(t, err)
 		want = quoted(t, rowsOf(q))
 		// A lease may have ended since Inspect looked.
@@ -46,9 +47,9 @@ func (c contender) leave(t *testing.T, client *clientv3.Client, revoke bool) {
 	t.Helper()
 	var err error
 	if revoke {
-		_, err = client.Revoke(bounded(t), c.lease)
+		_, err = client.Revoke(rig.Bounded(t), c.lease)
 	} else {
-		_, err = client.Delete(bounded(t), c.key)
+		_, err = client.Delete(rig.Bounded(t), c.key)
 	}
 	require.NoError(t, err)
 }
@@ -90,9 +91,9 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			for range 20 {
 				change()
 			}
-			resp, err := client.Get(bounded(t), "x")
+			resp, err := client.Get(rig.Bounded(t), "x")
 			require.NoError(t, err)
-			_, err = client.Compact(bounded(t), resp.Header.Revision)
+			_, err = client.Compact(rig.Bounded(t), resp.Header.Revision)
 			require.NoError(t, err)
 			second.Restore()
 		case 700, 800:

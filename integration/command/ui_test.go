@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -40,43 +40,21 @@ func startUI(t *testing.T, endpoints string, args ...string) (p *running, page s
 // of is the page's address with a name chosen.
 func of(page, name string) string { return page + "#" + url.Values{"name": {name}}.Encode() }
 
-// A signal ends ui while a read of the audit trail does not end, whether that is the first or a later one.
+// A signal ends ui while its first read of the audit trail does not end.
 func TestUI_endsWhileItReadsTheTrail(t *testing.T) {
 	t.Parallel()
-	addr, _ := etcd(t)
-	for name, again := range map[string]bool{"at the start": false, "again": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			trail, pipe := filepath.Join(dir, "trail"), filepath.Join(dir, "pipe")
-			require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-			var p *running
-			if again {
-				require.NoError(t, os.WriteFile(trail, []byte("[]"), 0o600))
-				var page string
-				p, page = startUI(t, addr, "--audit", trail)
-				require.NoError(t, os.Rename(pipe, trail))
-				req, err := http.NewRequestWithContext(bounded(t), http.MethodGet, page+"api/stream?name=a", nil)
-				require.NoError(t, err)
-				req.Header.Set("X-Leasefence", "1")
-				resp, err := http.DefaultClient.Do(req)
-				require.NoError(t, err)
-				defer func() { _ = resp.Body.Close() }()
-			} else {
-				require.NoError(t, os.Rename(pipe, trail))
-				p = start(t, addr, "ui", "--listen", "127.0.0.1:0", "--audit", trail)
-			}
-			require.Eventually(t, func() bool {
-				writer, err := os.OpenFile(trail, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails until ui reads
-				if err == nil {
-					t.Cleanup(func() { _ = writer.Close() })
-				}
-				return err == nil
-			}, patience, time.Millisecond)
-			p.signal(t, syscall.SIGTERM)
-			require.Equal(t, 128+int(syscall.SIGTERM), p.end(t))
-		})
-	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	p := start(t, "127.0.0.1:1", "ui", "--listen", "127.0.0.1:0", "--audit", pipe)
+	require.Eventually(t, func() bool {
+		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails until ui reads
+		if err == nil {
+			t.Cleanup(func() { _ = writer.Close() })
+		}
+		return err == nil
+	}, patience, time.Millisecond)
+	p.signal(t, syscall.SIGTERM)
+	require.Equal(t, 128+int(syscall.SIGTERM), p.end(t))
 }
 
 // The list shows the first of many names, and a search finds any.
@@ -85,14 +63,14 @@ func TestUI_listsManyNames(t *testing.T) {
 	_, client := etcd(t)
 	// On a busy machine, with the race detector, a list of so many takes seconds.
 	_, page := startUI(t, client.Endpoints()[0], "--every", "1s", "--command-timeout", "20s")
-	granted, err := client.Grant(bounded(t), 3600)
+	granted, err := client.Grant(rig.Bounded(t), 3600)
 	require.NoError(t, err)
 	const names = 20_000
 	ops := []clientv3.Op{clientv3.OpPut("jobs/11234/"+hex(granted.ID)+"-z", "", clientv3.WithLease(granted.ID))} // a waiter
 	for n := range names {
 		ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/%05d/%s-a", n, hex(granted.ID)), "", clientv3.WithLease(granted.ID)))
 		if len(ops) == 128 || n == names-1 {
-			_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+			_, err := client.Txn(rig.Bounded(t)).Then(ops...).Commit()
 			require.NoError(t, err)
 			ops = nil
 		}
@@ -104,7 +82,7 @@ func TestUI_listsManyNames(t *testing.T) {
 	p.run(t, chromedp.SendKeys("#prefix", "jobs/1123"))
 	p.has(t, "#count", "10 of 20,000 names")
 	var want [][]string
-	for q, err := range lease.List(bounded(t), client, "jobs/1123") {
+	for q, err := range lease.List(rig.Bounded(t), client, "jobs/1123") {
 		require.NoError(t, err)
 		want = append(want, []string{q.Name, fmt.Sprint(q.Holders[0].Revision), fmt.Sprint(len(q.Holders)), fmt.Sprint(len(q.Waiters))})
 	}
@@ -120,7 +98,7 @@ func TestUI_listsManyNames(t *testing.T) {
 	p.run(t, chromedp.Click("#contended"), chromedp.SendKeys("#prefix", "11234\r")) // a whole name
 	p.await(t, `document.title === "jobs/11234 – leasefence"`)
 	for n := range 20 { // all in one request may take etcd longer than its timeout
-		_, err = client.Delete(bounded(t), fmt.Sprintf("jobs/%02d", n), clientv3.WithPrefix())
+		_, err = client.Delete(rig.Bounded(t), fmt.Sprintf("jobs/%02d", n), clientv3.WithPrefix())
 		require.NoError(t, err)
 	}
 	p.has(t, "#count", "No locks with the prefix “jobs/11234”")
@@ -171,9 +149,9 @@ func TestUI_showsATimeline(t *testing.T) {
 	require.NoError(t, os.WriteFile(trail, nil, 0o600))
 	_, page := startUI(t, addr, "--audit", trail, "--write")
 	stage(t, client)
-	reader := newSession(t, client, "report@host-c/2210")
+	reader := rig.NewSession(t, client, lease.Options{Owner: "report@host-c/2210"})
 	for _, name := range []string{"reports/daily", "reports/monthly"} {
-		_, err := reader.RLock(bounded(t), name)
+		_, err := reader.RLock(rig.Bounded(t), name)
 		require.NoError(t, err)
 	}
 	const name = "accounts/closing"
@@ -181,20 +159,20 @@ func TestUI_showsATimeline(t *testing.T) {
 	p.has(t, "#holders", "")
 	p.await(t, `document.getElementById("log").rows.length === 0 && document.body.dataset.state === "live"`)
 
-	a, b := newSession(t, client, "ledger@host-a/1188"), newSession(t, client, "ledger@host-b/1204")
-	first, err := a.Lock(bounded(t), name)
+	a, b := rig.NewSession(t, client, lease.Options{Owner: "ledger@host-a/1188"}), rig.NewSession(t, client, lease.Options{Owner: "ledger@host-b/1204"})
+	first, err := a.Lock(rig.Bounded(t), name)
 	require.NoError(t, err)
 	p.has(t, "#log", "holds")
-	require.NoError(t, first.Unlock(bounded(t)))
+	require.NoError(t, first.Unlock(rig.Bounded(t)))
 	p.has(t, "#log", "released")
 
 	lost := contend(t, client, 7, name+"/", "-a", "ledger@host-c/977").rev // ui sees its end in time, whenever it reads the remaining time
 	waits := make(chan error, 1)
-	go func() { _, err := b.Lock(bounded(t), name); waits <- err }()
+	go func() { _, err := b.Lock(rig.Bounded(t), name); waits <- err }()
 	p.has(t, "#log", "lease expired")
 	require.NoError(t, <-waits)
 	p.showsTheSame(t, client, name)
-	q, err := lease.Inspect(bounded(t), client, name)
+	q, err := lease.Inspect(rig.Bounded(t), client, name)
 	require.NoError(t, err)
 
 	stamp := func(ago time.Duration) string { return time.Now().Add(-ago).UTC().Format(time.DateTime) }
@@ -210,7 +188,7 @@ func TestUI_showsATimeline(t *testing.T) {
 	require.NotContains(t, eval[string](t, p, `document.body.textContent`), "elsewhere")
 	if *screenshot {
 		c, leave := context.WithCancel(t.Context())
-		another := newSession(t, client, "ledger@host-a/1301")
+		another := rig.NewSession(t, client, lease.Options{Owner: "ledger@host-a/1301"})
 		go func() { _, err := another.Lock(c, name); waits <- err }()
 		p.has(t, "#waiters", "ledger@host-a/1301")
 		p.await(t, `document.querySelector("#waiters .number").textContent.endsWith(" s")`)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -48,11 +49,11 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 
 	// Somebody else gets the lock while the dialog is open.
 	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
-	q, err := lease.Inspect(bounded(t), client, name)
+	q, err := lease.Inspect(rig.Bounded(t), client, name)
 	require.NoError(t, err)
-	_, err = client.Revoke(bounded(t), q.Holders[0].Lease)
+	_, err = client.Revoke(rig.Bounded(t), q.Holders[0].Lease)
 	require.NoError(t, err)
-	_, err = newSession(t, client, "host-c/3").Lock(bounded(t), name)
+	_, err = rig.NewSession(t, client, lease.Options{Owner: "host-c/3"}).Lock(rig.Bounded(t), name)
 	require.NoError(t, err)
 	p.has(t, "#holders", "host-c/3")
 	outcome("now", name, "not held with revision")
@@ -69,7 +70,7 @@ func TestUI_showsAnOutcomeInItsDialog(t *testing.T) {
 	addr, client := etcd(t)
 	served, page := startUI(t, addr, "--write")
 	const name = "jobs/nightly"
-	held, err := newSession(t, client, "host-a/1").Lock(bounded(t), name)
+	held, err := rig.NewSession(t, client, lease.Options{Owner: "host-a/1"}).Lock(rig.Bounded(t), name)
 	require.NoError(t, err)
 	p := open(t, strings.Replace(page, "#", of("", name)+"&", 1))
 	p.has(t, "#holders", "host-a/1")
@@ -81,7 +82,7 @@ func TestUI_showsAnOutcomeInItsDialog(t *testing.T) {
 	p.run(t, chromedp.Evaluate[chromedp.Void](`document.getElementById("cancel").click(), document.querySelector("#holders button").click()`)) // at once
 	p.run(t, chromedp.Click("input[value=wait]"), chromedp.SendKeys("#typed", name), chromedp.Click("#go"))
 	p.has(t, "#outcome", "waiting …")
-	require.NoError(t, held.Unlock(bounded(t)))
+	require.NoError(t, held.Unlock(rig.Bounded(t)))
 	p.await(t, `/no longer holds|not held/.test(document.getElementById("outcome").textContent)`) // "not held" if Unlock was first
 }
 
@@ -212,7 +213,7 @@ func TestUI_refuses(t *testing.T) {
 			if tt.page == all {
 				at = "http://127.0.0.1:" + strings.Trim(at[strings.LastIndexByte(at, ':')+1:], "/") + "/"
 			}
-			req, err := http.NewRequestWithContext(bounded(t), tt.method, at+tt.path, strings.NewReader(tt.body))
+			req, err := http.NewRequestWithContext(rig.Bounded(t), tt.method, at+tt.path, strings.NewReader(tt.body))
 			require.NoError(t, err)
 			req.Header.Set("X-Leasefence", "1")
 			req.Header.Set("Authorization", "Bearer "+secret)
