@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -123,17 +124,14 @@ func (d *doctor) commits(ctx context.Context, endpoint string) {
 const rounds = 5
 
 func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time.Duration, err error) {
-	config, err := d.app.etcd.config()
+	conn, err := d.client.Dial(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	config.Endpoints = []string{endpoint}
-	client, err := clientv3.New(config)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = client.Close() }()
-	granted, err := client.Grant(ctx, int64(time.Minute/time.Second))
+	defer func() { _ = conn.Close() }()
+	kv := clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), d.client)
+	leases := clientv3.NewLeaseFromLeaseClient(etcdserverpb.NewLeaseClient(conn), d.client, time.Minute)
+	granted, err := leases.Grant(ctx, int64(time.Minute/time.Second))
 	if err != nil {
 		return nil, err
 	}
@@ -141,17 +139,17 @@ func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time
 	defer func() {
 		ctx, cancel := d.app.bounded(context.WithoutCancel(ctx))
 		defer cancel()
-		_, _ = client.Revoke(ctx, granted.ID)
+		_, _ = leases.Revoke(ctx, granted.ID)
 	}()
 	// The key does not have the form of a contender's key, so it is in no lock's way.
 	key := fmt.Sprintf("%s~doctor/probe-%x", d.prefix, rand.Uint64()) //nolint:gosec // it only has to be unique
 	for range rounds {
 		began := time.Now()
-		if _, err := client.Put(ctx, key, "", clientv3.WithLease(granted.ID)); err != nil {
+		if _, err := kv.Put(ctx, key, "", clientv3.WithLease(granted.ID)); err != nil {
 			return nil, err
 		}
 		put := time.Now()
-		if _, err := client.Delete(ctx, key); err != nil {
+		if _, err := kv.Delete(ctx, key); err != nil {
 			return nil, err
 		}
 		times = append(times, put.Sub(began), time.Since(put))

@@ -22,9 +22,8 @@ type etcdFlags struct {
 	keepAlive, keepAliveTimeout time.Duration
 	user, password, file        string
 	secure                      clientv3.SecureConfig
-	names                       []string         // names of the flags
-	refused                     error            // a variable that is not supported is set, and no flag takes its place
-	built                       *clientv3.Config // see config
+	names                       []string // names of the flags
+	refused                     error    // a variable that is not supported is set, and no flag takes its place
 }
 
 func (e *etcdFlags) register(to *pflag.FlagSet) {
@@ -84,20 +83,9 @@ func (e *etcdFlags) passwords() (n int) {
 	return n
 }
 
-// config is the configuration of clients. It is built once, so that the user types the password once. etcd's client
-// reads the certificate files again for each connection, so they can be replaced.
+// config is the configuration of the client. etcd's client reads the certificate files again for each connection, so they
+// can be replaced.
 func (e *etcdFlags) config() (clientv3.Config, error) {
-	if e.built == nil {
-		config, err := e.build()
-		if err != nil {
-			return clientv3.Config{}, err
-		}
-		e.built = &config
-	}
-	return *e.built, nil
-}
-
-func (e *etcdFlags) build() (clientv3.Config, error) {
 	for _, d := range []struct {
 		flag string
 		d    time.Duration
