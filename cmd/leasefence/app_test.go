@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"testing"
@@ -40,15 +39,6 @@ func TestBounded_namesTheFlag(t *testing.T) {
 		_, err := lease.Inspect(ctx, client.Client, "a")
 		require.ErrorContains(t, err, "has not answered for 5s, or not in full (--command-timeout)")
 	})
-}
-
-func TestSay_json(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	a := newApp()
-	a.stderr, a.output = &out, outputJSON
-	a.say("%s\x1b", "text")
-	require.JSONEq(t, `{"message":"text\u001b"}`, out.String())
 }
 
 // A deadline that ends before --command-timeout, such as one of a single attempt, is an error, too.

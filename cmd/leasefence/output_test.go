@@ -59,6 +59,7 @@ func TestPrintJSON_escapesInvisibleCharacters(t *testing.T) {
 
 	a := &app{stderr: &log, output: outputJSON}
 	a.say("%s", odd)
+	require.Contains(t, log.String(), `{"message":"`)
 	a.complain(&exitError{exitFailed, errors.New(odd)}, nil)
 	a.logger().Warn(odd)
 	require.Equal(t, 3, strings.Count(log.String(), `\u202eb`))

@@ -152,12 +152,10 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 	return lost.Done()
 }
 
-// environment is the environment of a command: leasefence's own, without the variables of an outer leasefence.
+// environment is the environment of a command: leasefence's own, with these variables instead of an outer leasefence's. If
+// a name is in it twice, the last value counts.
 func (h hold) environment() []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		return slices.Contains([]string{"LEASEFENCE_TOKEN", "LEASEFENCE_LOCK", "LEASEFENCE_KEY", "LEASEFENCE_SHARED"}, name)
-	})
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LEASEFENCE_SHARED=") })
 	env = append(env,
 		"LEASEFENCE_TOKEN="+h.token,
 		"LEASEFENCE_LOCK="+strings.Join(h.names, "\n"),

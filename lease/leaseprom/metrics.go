@@ -89,8 +89,7 @@ type vectors [len(telemetry.Definitions)]vector
 type vector struct {
 	prometheus.Collector
 
-	record func(value float64, labels []string)
-	labels int // number of labels
+	record func(value float64, of telemetry.Values)
 }
 
 // add adds the collector of a metric. More says whether it may have the label of the user's function.
@@ -122,11 +121,13 @@ func newVector[T any](of vec[T], labels []string, record func(T, float64)) vecto
 	if len(labels) == 0 {
 		of.WithLabelValues() // it is there from the beginning
 	}
-	return vector{of, func(value float64, values []string) { record(of.WithLabelValues(values...), value) }, len(labels)}
+	return vector{of, func(value float64, values telemetry.Values) {
+		record(of.WithLabelValues(values[:len(labels)]...), value)
+	}}
 }
 
 func (v *vectors) record(_ context.Context, m telemetry.Metric, value float64, of telemetry.Values) {
-	v[m].record(value, of[:v[m].labels])
+	v[m].record(value, of)
 }
 
 // Describe implements [prometheus.Collector].

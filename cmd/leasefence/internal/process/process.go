@@ -21,20 +21,11 @@ func CatchSignals() <-chan os.Signal {
 	// Without this, a message to a closed standard error would end leasefence, and with it the command, by SIGKILL. The
 	// signal is caught, not ignored: the command would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	signals := make(chan os.Signal)
+	signals := make(chan os.Signal, 64) // package signal drops a signal if the channel is full
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
-		if signal.Ignored(sig) {
-			continue
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
 		}
-		// Package signal drops a signal if the channel is full. In a channel of its own, none is lost to a different
-		// signal.
-		caught := make(chan os.Signal, 1)
-		signal.Notify(caught, sig)
-		go func() {
-			for sig := range caught {
-				signals <- sig
-			}
-		}()
 	}
 	return signals
 }
