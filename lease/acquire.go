@@ -99,7 +99,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			return l, nil
 		case ctx.Err() != nil && gone != nil:
 			return nil, fmt.Errorf("%w (last attempt: %s)", err, gone.Error())
-		case c.g == nil:
+		case ctx.Err() != nil || c.g == nil: // the cause may be any error, also one of etcd's
 			return nil, err
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			gone = err

@@ -83,6 +83,21 @@ func (x answeringTxn) Commit() (*clientv3.TxnResponse, error) {
 	return resp, err
 }
 
+// A context may end with any cause, such as an error of etcd about another lease. It does not end the session's lease.
+func TestSession_Lock_contextEndsWithAnErrorOfEtcd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		l := e.lock(t, "a")
+		e.join(t).lock(t, "b")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		got := later(func() error { return second(e.s.Lock(ctx, "b")) })
+		synctest.Wait()
+		cancel(rpctypes.ErrLeaseNotFound)
+		require.ErrorIs(t, receive(t, got), rpctypes.ErrLeaseNotFound)
+		requireLive(t, l)
+	})
+}
+
 // The context ends between the answer and the return.
 func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {

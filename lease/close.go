@@ -141,11 +141,11 @@ func (g *grant) giveBack(ctx context.Context) error {
 		_, err := etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
 			return g.s.conn.Client.Revoke(ctx, g.id)
 		})
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) { // perhaps an earlier attempt revoked it and its answer was lost
+			return nil
+		}
 		return err
 	})
-	if errors.Is(err, rpctypes.ErrLeaseNotFound) { // perhaps an earlier attempt revoked it and its answer was lost
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
