@@ -273,7 +273,7 @@ var queueMutants = table{
 	},
 	"internal/etcd/call.go": {
 		"Do: hedges a request that was refused": {
-			"[-if !Refused(err) && !TooMuch(err) { // else an endpoint has answered\n\t\t\tcopies = min(copies+1, limit.endpoints)\n\t\t}-]{+copies = min(copies+1, limit.endpoints)+}",
+			"[-if !Refused(err) && !TooMuch(err) { // else an endpoint has answered\n\t\t\tcopies = min(copies+1, c.endpoints())\n\t\t}-]{+copies = min(copies+1, c.endpoints())+}",
 			killer{inEtcd, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
 		},
 	},

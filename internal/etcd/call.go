@@ -44,9 +44,12 @@ func (b *Backoff) sleep(ctx, life context.Context) error {
 	}
 }
 
-// Do calls do until it succeeds, fails finally or ctx ends. The first attempt ends after bound, the later ones as
-// [bounds] says: a short bound soon leaves an endpoint that does not answer for the next one, and growing bounds
-// allow for a slow network. The client chooses the endpoint: it takes its ready ones in turn; see also [Attempt].
+// Do calls do until it succeeds, fails finally or ctx ends. The first attempt ends after bound: a short bound soon leaves
+// an endpoint that does not answer for the next one. The later ones come in turns of as many as there are endpoints, with
+// twice the bound in the first turn, four times in the second, eight times from the third on, less a random part of up to
+// a half: that allows for a slow network. The bound grows by turns and not by attempts, because the client takes its
+// endpoints in turn for all its requests, see [Attempt]: several attempts may meet the same sick endpoint, which says
+// nothing about the others.
 //
 // When ctx ends, the error wraps ctx's cause, and contains the failure of the last attempt only as text: errors.Is
 // must not match an attempt's own time-out as the caller's.
@@ -60,9 +63,9 @@ func (c *Conn) Do(ctx context.Context, bound time.Duration, do func(*Attempt) er
 func (c *Conn) While(ctx, life context.Context, bound time.Duration, do func(*Attempt) error) (late bool, err error) {
 	var b Backoff
 	var last, why error // the last failure other than a context's end; the reason why there was no connection
-	limit, copies := bounds{first: bound}, 1
-	for {
-		a := &Attempt{conn: c, caller: ctx, life: life, bound: limit.next(), copies: copies}
+	limit, copies := bound, 1
+	for tries := 0; ; tries++ {
+		a := &Attempt{conn: c, caller: ctx, life: life, bound: limit, copies: copies}
 		err := a.try(do)
 		if err == nil {
 			return late, nil
@@ -86,9 +89,9 @@ func (c *Conn) While(ctx, life context.Context, bound time.Duration, do func(*At
 			return late, ended(cause, last, Better(why, c.Unreachable(ctx)))
 		}
 		c.Reconnect()
-		limit.endpoints = c.endpoints()
+		limit = Jitter(bound << min(1+tries/c.endpoints(), 3))
 		if !Refused(err) && !TooMuch(err) { // else an endpoint has answered
-			copies = min(copies+1, limit.endpoints)
+			copies = min(copies+1, c.endpoints())
 		}
 	}
 }
@@ -101,29 +104,6 @@ func (a *Attempt) try(do func(*Attempt) error) error {
 	}
 	defer a.close()
 	return do(a)
-}
-
-// bounds are the time limits of the attempts at a request. The attempts after the first come in turns of as many as
-// there are endpoints: twice the first limit in the first turn, four times in the second, eight times from the third
-// on, less a random part of up to a half. The limit grows by turns and not by attempts: the client's other requests
-// advance it through its endpoints too, so several attempts may meet the same sick endpoint, which says nothing about
-// the others.
-type bounds struct {
-	first     time.Duration
-	endpoints int // set after the first attempt
-	tries     int
-}
-
-func (b *bounds) next() time.Duration {
-	turn := 0 // of this attempt
-	if b.tries > 0 {
-		turn = 1 + (b.tries-1)/b.endpoints
-	}
-	b.tries++
-	if turn == 0 {
-		return b.first
-	}
-	return Jitter(b.first << min(turn, 3))
 }
 
 // ended is the error of a call whose context ended with cause. last is the last failure of an attempt, or nil; why is
