@@ -41,7 +41,7 @@ func (l *Line) send(ctx context.Context, batch []*caller) ([]Result, error) {
 	a := &Attempt{conn: l.conn, caller: ctx, life: ctx, bound: bound, copies: many}
 	defer a.close()
 	if len(batch) == 1 {
-		res, err := l.alone(a, batch[0].txn)
+		res, err := l.CommitAlone(a, batch[0].txn)
 		return []Result{res}, err
 	}
 	cmps, ops := 0, 0

@@ -132,7 +132,7 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 		if round, free := l.enter(); free {
 			l.mu.Unlock()
 			defer l.next(round)
-			return l.alone(a, t)
+			return l.CommitAlone(a, t)
 		}
 	}
 	c := &caller{txn: t, bound: max(a.bound, l.opts.Bound), many: a.copies, done: make(chan struct{})}
@@ -162,7 +162,8 @@ func (l *Line) Commit(a *Attempt, t Txn) (Result, error) {
 	}
 }
 
-// over is the error of an attempt that ended with its caller or with its life.
+// over is the error of an attempt that ended with its caller or with its life. It is not the cause, which may look like a
+// server's refusal: the first error of an errgroup, for example.
 func (a *Attempt) over() error {
 	if err := a.caller.Err(); err != nil {
 		return err
@@ -171,9 +172,7 @@ func (a *Attempt) over() error {
 }
 
 // CommitAlone is [Line.Commit] in a request that carries nothing else. t may contain nested transactions.
-func (l *Line) CommitAlone(a *Attempt, t Txn) (Result, error) { return l.alone(a, t) }
-
-func (l *Line) alone(a *Attempt, t Txn) (Result, error) {
+func (l *Line) CommitAlone(a *Attempt, t Txn) (Result, error) {
 	resp, err := l.request(a, t.request())
 	l.note(t.Queue, err)
 	if err != nil {
@@ -194,7 +193,7 @@ func (l *Line) apart(a *Attempt, t Txn, refusals int) (Result, error) {
 			return Result{}, fmt.Errorf("%w: %w", ErrNotSent, a.Context().Err())
 		}
 	}
-	return l.alone(a, t)
+	return l.CommitAlone(a, t)
 }
 
 // note records whether the server refused a transaction of a queue, sent alone, for what it contained.

@@ -64,16 +64,6 @@ type verdict struct {
 // A refusal at apply (permission, lease, users) refuses the whole transaction: etcd checks all of its operations
 // before it carries out the first.
 func judge(err error) verdict {
-	if err == nil {
-		return verdict{}
-	}
-	_, repeated := errors.AsType[*repeatedError](err)
-	v := judgeOnce(err)
-	v.refused = v.refused && !repeated
-	return v
-}
-
-func judgeOnce(err error) verdict {
 	switch {
 	case errors.Is(err, ErrNotSent):
 		return verdict{refused: true}
@@ -135,7 +125,10 @@ func Transient(err error) bool { return err != nil && !judge(err).final }
 
 // Refused reports whether err shows that the request was not carried out; see [judge]. After any other failure it may
 // have been, or may still be.
-func Refused(err error) bool { return judge(err).refused }
+func Refused(err error) bool {
+	_, repeated := errors.AsType[*repeatedError](err)
+	return !repeated && judge(err).refused
+}
 
 // TooMuch reports whether err says that there is no room for a request or for its answer, so that a part of the
 // request may succeed. The request may have been carried out all the same: if space runs out while a transaction

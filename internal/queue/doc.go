@@ -30,7 +30,7 @@
 //     may have given up. A watch starts at the present revision, since etcd serves a watch that starts in the past only
 //     every 100 ms, and the queue is read once the watch exists. Where waits are short, watches are kept for a moment,
 //     for the next wait for the same key.
-//   - EnterAll, TryEnterAll and LeaveAll do the same for entries of several queues, in one transaction.
+//   - Enter, TryEnterAll and Leave take the entries of a set, of several queues, in one transaction.
 //   - TakeSlot and PassTurnstile take a slot of a semaphore, which is a queue of its own below the name.
 //   - HandOver leaves, and enters for another caller of the same process, in one transaction.
 //   - Leave deletes the key if its create revision is still the entry's.
