@@ -241,31 +241,23 @@ func (s *semaphore) leave(slot *contender) *contender {
 func (s *semaphore) limit(ctx context.Context, seen queue.Slots) error {
 	c := s.turnstile
 	s.quit(ctx)
-	e := &LimitError{Name: c.name, Of: s.of, Limit: seen.Limit, Key: clip.To(string(seen.Other.Key), maxKey)}
-	if kv := c.read(ctx, string(seen.Other.Key)); kv != nil {
-		e.Owner = ownerIn(kv)
+	return &LimitError{
+		Name: c.name, Of: s.of, Limit: seen.Limit, Owner: ownerIn(c.withValue(ctx, seen.Other)), Key: clip.To(string(seen.Other.Key), maxKey),
 	}
-	return e
 }
 
 // full is the error of TryPermit if no slot is free.
 func (s *semaphore) full(ctx context.Context, seen queue.Slots) error {
 	c := s.turnstile
 	s.quit(ctx)
-	if kv := c.read(ctx, string(seen.Any.Key)); kv != nil && kv.CreateRevision == seen.Any.CreateRevision {
-		return c.lockedBy(kv)
-	}
-	return c.lockedBy(seen.Any) // it has just gone
+	return c.lockedBy(c.withValue(ctx, seen.Any))
 }
 
-// read reads a key only to show it to people: on an error it returns nil.
-func (c *contender) read(ctx context.Context, key string) (kv *mvccpb.KeyValue) {
+// withValue is [queue.WithValue], in one attempt.
+func (c *contender) withValue(ctx context.Context, kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 	_, _ = c.g.while(ctx, func(a *etcd.Attempt) error {
-		resp, err := a.Get(key)
-		if err == nil && len(resp.Kvs) > 0 {
-			kv = resp.Kvs[0]
-		}
-		return err
+		kv = queue.WithValue(a, kv)
+		return nil
 	})
 	return kv
 }

@@ -145,11 +145,11 @@ func (q *Queue) ownerByName(a *etcd.Attempt, e Entry) (owner *mvccpb.KeyValue, s
 	if err != nil || owner == nil {
 		return nil, r.rev, err
 	}
-	return q.withValue(a, owner), r.rev, nil
+	return WithValue(a, owner), r.rev, nil
 }
 
-// withValue returns kv with its present value, or without one if that cannot be read: the value is only for people.
-func (q *Queue) withValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue {
+// WithValue returns kv with its present value, or without one if that cannot be read: the value is only for people.
+func WithValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 	resp, err := a.Get(string(kv.Key))
 	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != kv.CreateRevision {
 		return kv

@@ -152,7 +152,7 @@ func (q *Queue) stayIfFirstInAll(a *etcd.Attempt, set []Entry, seen []int64) ([]
 			return nil, err
 		}
 		if owners[i] != nil {
-			owners[i] = q.withValue(a, owners[i])
+			owners[i] = WithValue(a, owners[i])
 		}
 	}
 	if !found(owners) {
