@@ -117,7 +117,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 func (c *contender) contend(ctx context.Context, m mode) (l *Lock, err error) {
 	defer func() {
 		if l == nil {
-			err = c.abandon(err)
+			c.abandon()
 		}
 	}()
 	if m.enter != nil {
@@ -257,12 +257,9 @@ func (c *contender) hold(ctx context.Context) (*Lock, error) {
 	return l, nil
 }
 
-// abandon ends an acquisition that failed with err and clears whatever it may have left in the queue.
-func (c *contender) abandon(err error) error {
+// abandon ends an acquisition that failed and clears whatever it may have left in the queue.
+func (c *contender) abandon() {
 	lost := c.lost()
-	if lost != nil {
-		err = lost
-	}
 	c.end(errAbandoned)
 	asked := errors.Is(context.Cause(c.life), ErrAskedToRelease) // the request is in the key: the next one must not get that
 	switch {
@@ -277,7 +274,6 @@ func (c *contender) abandon(err error) error {
 		c.g.guards.Remove(&c.entry)
 		c.passOn()
 	}
-	return err
 }
 
 var errAbandoned = errors.New("lease: acquisition failed")
