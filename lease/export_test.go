@@ -18,6 +18,9 @@ func (s *Session) Registered(ctx context.Context) (n int) {
 	return n
 }
 
+// KeysInUse counts the keys of the present lease that the session may have in etcd.
+func (s *Session) KeysInUse() int { return len(s.grant.keys.inUse()) }
+
 // WithoutJitter makes renewals go out exactly when they are due.
 func WithoutJitter() { random = func(time.Duration) time.Duration { return 0 } }
 

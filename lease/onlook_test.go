@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -141,6 +143,11 @@ func TestWatch_resumes(t *testing.T) {
 					e.srv.Delete(third)
 					o.sees(t, "exclusive:first |")
 				}
+				began := time.Now()
+				o.c.BreakWatches(broken)
+				e.places(t, "fourth")
+				require.Equal(t, "exclusive:first | exclusive:fourth", shape(receive(t, o.seen)))
+				require.Less(t, time.Since(began), 200*time.Millisecond, "the last watch held, so the next one comes soon")
 			})
 		}
 	}
@@ -159,6 +166,42 @@ func TestWatch_leavesASilentStream(t *testing.T) {
 		require.Equal(t, "exclusive:first |", shape(receive(t, o.seen)))
 		require.Equal(t, "|", shape(receive(t, o.seen)))
 		require.LessOrEqual(t, time.Since(began), 10*time.Second)
+	})
+}
+
+// refusing is a Watcher that refuses each watch of a single key, and counts the others.
+type refusing struct {
+	clientv3.Watcher
+
+	ranges atomic.Int32
+}
+
+func (r *refusing) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	if op := clientv3.OpGet(key, opts...); len(op.RangeBytes()) > 0 {
+		r.ranges.Add(1)
+		return r.Watcher.Watch(ctx, key, opts...)
+	}
+	refused := make(chan clientv3.WatchResponse, 1)
+	refused <- clientv3.WatchResponse{Created: true, Canceled: true}
+	return refused
+}
+
+// Once the auth token of a stream has expired, the server refuses further watches on it. A probe finds that out, and the
+// watch moves to another stream.
+func TestWatch_leavesAStreamThatRefusesWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{})
+		c := e.srv.NewClient(t.Context())
+		r := &refusing{Watcher: c.Watcher}
+		c.Watcher = r
+		o := e.onlookBy(t, c, "a")
+		o.sees(t, "|")
+		require.EqualValues(t, 1, r.ranges.Load())
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.Greater(t, r.ranges.Load(), int32(1))
+		e.places(t, "first")
+		o.sees(t, "exclusive:first |")
 	})
 }
 

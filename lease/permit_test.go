@@ -297,6 +297,8 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 			require.ErrorAs(t, second(e.s.TryPermit(t.Context(), "c", 1024, lease.WithLimitChange())), &locked)
 			require.Equal(t, e.keys("c/~slot/")[0], locked.Key)
 		}
+		time.Sleep(time.Second)
+		require.Equal(t, 1, e.s.KeysInUse(), "that of the permit of c")
 	})
 }
 

@@ -102,7 +102,6 @@ func (w *Guards) Remove(e *Guarded) {
 	}
 	delete(w.young, e)
 	delete(w.old, e)
-	delete(w.unread, e)
 }
 
 // isGone reports whether e is not guarded: it was removed, or is still young. w.mu must be held.

@@ -1,7 +1,9 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,9 +99,23 @@ func TestGuards_denied_asksSeldom(t *testing.T) {
 	})
 }
 
+// asked is a context that counts how often it was asked whether it has ended.
+type asked struct {
+	context.Context //nolint:containedctx // asked is a context
+
+	times atomic.Int32
+}
+
+func (a *asked) Err() error {
+	a.times.Add(1)
+	return a.Context.Err()
+}
+
 // With the lease the guards end too: they report and send nothing more, and leave nothing behind.
 func TestGuards_endWithTheLease(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
+		life := &asked{Context: e.Life}
+		e.Life = life
 		g := e.guards(t)
 		list := g.guarded(t, mostWatched+10, numbered)
 		young := e.places(t, 1, scattered)
@@ -115,5 +131,8 @@ func TestGuards_endWithTheLease(t *testing.T) {
 		require.Equal(t, calls, e.requests())
 		e.tasks.Wait()
 		require.Zero(t, e.srv.Watchers())
+		before := life.times.Load()
+		time.Sleep(time.Minute)
+		require.Equal(t, before, life.times.Load(), "a timer still runs")
 	})
 }
