@@ -220,6 +220,26 @@ func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
 	})
 }
 
+// Many releases that are refused one after the other are one line in the log.
+func TestReaper_logsSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		var locks []*lease.Lock
+		for i := range 20 {
+			locks = append(locks, e.lock(t, fmt.Sprintf("a/%d", i)))
+		}
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
+		for _, l := range locks {
+			require.ErrorIs(t, l.Unlock(t.Context()), rpctypes.ErrPermissionDenied)
+			time.Sleep(time.Second / 10)
+		}
+		e.c.Reset()
+		require.NoError(t, e.s.Close(t.Context())) // writes the log
+		require.Equal(t, 1, strings.Count(log.String(), "not deleted yet"))
+	})
+}
+
 // Keys with an unknown outcome cost a handful of requests, which many of them share.
 func TestReaper_looksAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
