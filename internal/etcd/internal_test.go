@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
 )
 
 // If other goroutines compute on all processors, each yield takes long, so gather yields only a few times.
@@ -51,4 +54,46 @@ func TestLine_gather_whileTheyKeepComing(t *testing.T) {
 		require.Greater(t, l.gather(8), 2*yields)
 		require.Len(t, l.waiting, 8)
 	})
+}
+
+// wrapped is a KVClient that a client's owner has put around the client's. Its field kc has the name of etcd's own.
+type wrapped struct {
+	pb.KVClient
+	kc pb.KVClient
+}
+
+func wrap(c *clientv3.Client) clientv3.KV {
+	return clientv3.NewKVFromKVClient(&wrapped{kc: pb.NewKVClient(c.ActiveConnection())}, c)
+}
+
+// A line's messages bypass a client's KV only if that is the client's own.
+func TestRawOf(t *testing.T) {
+	dial := func(t *testing.T) *clientv3.Client {
+		t.Helper()
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:1"}}) // nobody listens there
+		require.NoError(t, err)
+		t.Cleanup(func() { client.Close() }) //nolint:errcheck,gosec // the test is over
+		return client
+	}
+	other := dial(t)
+	for name, row := range map[string]struct {
+		change func(*clientv3.Client)
+		raw    bool
+	}{
+		"its own":           {func(*clientv3.Client) {}, true},
+		"made once more":    {func(c *clientv3.Client) { c.KV = clientv3.NewKV(c) }, true},
+		"a namespace":       {func(c *clientv3.Client) { c.KV = namespace.NewKV(c.KV, "x/") }, false},
+		"another KVClient":  {func(c *clientv3.Client) { c.KV = wrap(c) }, false},
+		"no KVClient":       {func(c *clientv3.Client) { c.KV = clientv3.NewKVFromKVClient(nil, c) }, false},
+		"the KV of another": {func(c *clientv3.Client) { c.KV = other.KV }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := dial(t)
+			row.change(client)
+			require.Equal(t, row.raw, rawOf(client) != nil)
+		})
+	}
+	without := clientv3.NewCtxClient(t.Context())
+	without.KV = clientv3.NewKVFromKVClient(&wrapped{}, without)
+	require.Nil(t, rawOf(without))
 }

@@ -151,19 +151,3 @@ func TestLine_lanes_mostGiveUpBesideAStuckRequest(t *testing.T) {
 		free()
 	})
 }
-
-// Transactions that fill a request do not wait for the one that is under way.
-func TestLine_lanes_aFullRequestGoes(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		free := e.occupy(t)
-		sent := e.record()
-		all := e.sendAll(t.Context(), e.enters("a", 119))
-		require.Empty(t, sent())
-		all = append(all, e.send(t.Context(), e.enter("b/x")))
-		synctest.Wait()
-		require.Len(t, sent(), 1)
-		require.Equal(t, 120, carried(sent()[0]))
-		requireAllGood(t, receiveAll(t, all))
-		free()
-	})
-}
