@@ -288,49 +288,6 @@ func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
 	})
 }
 
-// A key is used again. The kept watch has an event of the earlier contender's end, from when nobody waited: it is not
-// the end of the present one.
-func TestQueue_Await_keptWatchHasSeenAnEarlierEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		e.rounds(t, other)
-		other.leave(t, other.enter(t, "1"))
-		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-		got := e.await(t.Context(), ours)
-		requirePending(t, got)
-		other.leave(t, theirs)
-		require.NoError(t, receive(t, got).err)
-	})
-}
-
-// The owner leaves and enters again with the same key before the event of its end arrives. It is behind the waiter now.
-func TestQueue_Await_keptWatchOfAKeyThatIsUsedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		theirs, _, got := e.behindKept(t, other)
-		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: 10 * time.Millisecond})
-		other.leave(t, theirs)
-		again, at := other.enter(t, "1"), e.now()
-		require.False(t, again.ahead.None)
-		requirePending(t, got)
-		granted := receive(t, got)
-		require.NoError(t, granted.err)
-		require.Equal(t, at+10*time.Millisecond, granted.at)
-	})
-}
-
-// Somebody deletes the waiter's own key: the wait soon fails.
-func TestQueue_Await_keptWatchAndOwnKeyIsGone(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		_, ours, got := e.behindKept(t, e.another(t))
-		at := e.now()
-		require.True(t, e.srv.Delete(ours.Key))
-		gone := receive(t, got)
-		require.ErrorIs(t, gone.err, queue.ErrGone)
-		require.LessOrEqual(t, gone.at-at, queue.GuardAfter)
-	})
-}
-
 // The key ahead is taken off its lease, and is no contender any more. Neither a kept watch nor one that is to be kept
 // shows that; the wait notices soon.
 func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
@@ -348,4 +305,55 @@ func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
 			require.LessOrEqual(t, granted.at-at, queue.GuardAfter)
 		})
 	}
+}
+
+// asked counts the requests that e sends during a turn, and those of them that open watches.
+func (e *env) asked(turn func()) (requests, watches int) {
+	requests, watches = e.requests(), len(e.c.Calls(fakeetcd.Watch))
+	turn()
+	synctest.Wait()
+	return e.requests() - requests, len(e.c.Calls(fakeetcd.Watch)) - watches
+}
+
+// Two sessions with callers of their own take turns: each hands over to its next caller. Our first entry has found an
+// empty queue, so that the queue is contended is known only from the wait.
+func TestQueue_Await_keptWatchAfterHandOver(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		other := e.another(t)
+		ours, theirs := e.enter(t, "0"), other.enter(t, "0")
+		for round := range 6 {
+			requests, watches := e.asked(func() {
+				suffix := []string{"1", "0"}[round%2]
+				_, next := e.handOver(t, ours, suffix)
+				got := e.await(t.Context(), next)
+				_, theirs = other.handOver(t, theirs, suffix)
+				require.NoError(t, receive(t, got).err)
+				ours = next
+			})
+			if round > 2 { // the first wait learns that the queue is brisk, and the other session uses two keys in turn
+				require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)
+			}
+		}
+	})
+}
+
+// In a long queue the first end comes late and the second soon after it. Such a queue is not brisk: a watch that
+// lasts only for shortWait would be opened for nothing.
+func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		other := e.another(t)
+		for round := range 4 {
+			_, watches := e.asked(func() {
+				first, second, ours := other.enter(t, "1"), other.enter(t, "2"), e.enter(t, "3")
+				got := e.await(t.Context(), ours)
+				time.Sleep(2 * queue.GuardAfter)
+				other.leave(t, first)
+				synctest.Wait()
+				other.leave(t, second)
+				require.NoError(t, receive(t, got).err)
+				e.leave(t, ours)
+			})
+			require.Equal(t, 2, watches, "round %d", round)
+		}
+	})
 }

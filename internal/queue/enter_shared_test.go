@@ -88,26 +88,6 @@ func (e *env) meet(t *testing.T) {
 	e.leave(t, q)
 }
 
-// One entry leaves and another enters in one commit, in either order.
-func TestQueue_Enter_sharedWithLeave(t *testing.T) {
-	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			first := e.enter(t, "1")
-			e.meet(t)
-			var second place
-			leave := func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) }
-			calls := []func(context.Context){e.entering("a", "2", &second), leave}
-			if leavesFirst {
-				calls[0], calls[1] = calls[1], calls[0]
-			}
-			require.Equal(t, 2, e.together(t, calls...))
-			require.Equal(t, leavesFirst, second.ahead.None)
-			require.NoError(t, e.Await(t.Context(), second.Entry, second.ahead))
-			require.Equal(t, []string{second.Key}, e.keys())
-		})
-	}
-}
-
 // An entry uses the key of another one that leaves in the same batch. etcd refuses to delete and put a key in one
 // transaction, so the two are sent again separately.
 func TestQueue_Enter_againSharedWithLeave(t *testing.T) {

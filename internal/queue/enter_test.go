@@ -1,10 +1,12 @@
 package queue_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -12,41 +14,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
-
-func TestQueue_Enter(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		first := e.enter(t, "1")
-		require.Equal(t, queue.Ahead{None: true}, first.ahead)
-		kv := e.srv.Keys("a/")[0]
-		want := queue.Entry{Prefix: "a/", Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease), Rev: kv.CreateRevision}
-		require.Equal(t, want, first.Entry)
-		require.Equal(t, "1", string(kv.Value))
-		second := e.enter(t, "2")
-		requireAhead(t, second, first, true)
-		require.Equal(t, first.Rev+1, second.Rev)
-		third := e.enter(t, "0") // its key sorts before the others'
-		requireAhead(t, third, second, false)
-
-		// Entering again changes nothing and returns the same entry, but not what is ahead of it.
-		rev := e.srv.Rev()
-		for value, p := range map[string]place{"1": first, "2": second, "0": third} {
-			again, ahead, err := e.Enter(e.once(t.Context()), queue.Entry{Prefix: p.Prefix, Key: p.Key, Lease: p.Lease}, value)
-			require.NoError(t, err)
-			require.Equal(t, p.Entry, again)
-			require.Zero(t, ahead)
-		}
-		require.Equal(t, rev, e.srv.Rev())
-
-		left, err := e.Leave(e.once(t.Context()), queue.Entry{Key: first.Key, Rev: first.Rev + 1})
-		require.NoError(t, err)
-		require.False(t, left, "not ours")
-		e.leave(t, first)
-		left, err = e.Leave(e.once(t.Context()), first.Entry)
-		require.NoError(t, err)
-		require.False(t, left)
-		require.Equal(t, []string{third.Key, second.Key}, e.keys())
-	})
-}
 
 // A key of the entry's name is somebody else's, or older than the entry.
 func TestQueue_Enter_taken(t *testing.T) {
@@ -242,6 +209,108 @@ func TestQueue_TryEnter(t *testing.T) {
 				}
 			}
 			require.Fail(t, "not entered")
+		})
+	}
+}
+
+// entered enters, and returns the number of operations of each request that it took.
+func (e *env) entered(t *testing.T, name, suffix string) (place, []int) {
+	t.Helper()
+	before := e.requests()
+	entry, ahead, err := e.Enter(e.once(t.Context()), queue.NewEntry(name, e.lease, suffix), "")
+	require.NoError(t, err)
+	var ops []int
+	for _, call := range e.c.Calls(fakeetcd.Any)[before:] {
+		ops = append(ops, len(call.Request.(*pb.TxnRequest).Success))
+	}
+	return place{entry, ahead}, ops
+}
+
+// An empty queue is entered by the smallest request; one that was recently not empty, by one that reads too.
+func TestQueue_Enter_contention(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		first, ops := e.entered(t, "a", "1")
+		require.Equal(t, []int{1}, ops)
+		second, ops := e.entered(t, "a", "2")
+		require.Equal(t, []int{1, 2}, ops, "the first entry that meets another needs two")
+		require.Equal(t, first.Key, second.ahead.Key)
+		third, ops := e.entered(t, "a", "3")
+		require.Equal(t, []int{2}, ops)
+		require.Equal(t, second.Key, third.ahead.Key)
+		for _, p := range []place{first, second, third} {
+			e.leave(t, p)
+		}
+
+		for i := range 8 { // the queue is empty now, but does not count as empty at once
+			p, ops := e.entered(t, "a", "4")
+			require.Equal(t, []int{2}, ops, i)
+			require.True(t, p.ahead.None)
+			e.leave(t, p)
+			other, ops := e.entered(t, "b", "1")
+			require.Equal(t, []int{1}, ops, "another queue")
+			e.leave(t, other)
+		}
+		p, ops := e.entered(t, "a", "5")
+		require.Equal(t, []int{1}, ops)
+		require.True(t, p.ahead.None)
+	})
+}
+
+// The other contender has left before the second request. The next entry still takes the queue for one that is not
+// empty.
+func TestQueue_Enter_contentionThatHasJustEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		first, _ := e.entered(t, "a", "1")
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+			Match:     func(call fakeetcd.Call) bool { return len(call.Request.(*pb.TxnRequest).Success) == 2 },
+			Times:     1,
+			OnRequest: func() { e.srv.Delete(first.Key) },
+		})
+		second, ops := e.entered(t, "a", "2")
+		require.Equal(t, []int{1, 2}, ops)
+		require.True(t, second.ahead.None)
+		_, ops = e.entered(t, "a", "3")
+		require.Equal(t, []int{2}, ops)
+	})
+}
+
+// A bounded number of queues is remembered.
+func TestQueue_Enter_contentionIsForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		for i := range 1025 {
+			e.srv.Put(fmt.Sprint(i)+"/x", "")
+			e.places(t, 1, func(int) string { return fmt.Sprint(i) })
+		}
+		_, ops := e.entered(t, "0", "2")
+		require.Len(t, ops, 2, "the queue was forgotten")
+		_, ops = e.entered(t, "1024", "2")
+		require.Len(t, ops, 1)
+	})
+}
+
+func (e *env) handOver(t *testing.T, p place, suffix string) (bool, place) {
+	t.Helper()
+	done, next, ahead, err := e.HandOver(e.once(t.Context()), p.Entry, e.entry(suffix), suffix)
+	require.NoError(t, err)
+	return done, place{next, ahead}
+}
+
+// HandOver does all or nothing.
+func TestQueue_HandOver_notDone(t *testing.T) {
+	for name, before := range map[string]func(*env, place){
+		"it is gone":         func(e *env, p place) { e.srv.Delete(p.Key) },
+		"it is another's":    func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(p.Key, "") },
+		"next's is there":    func(e *env, _ place) { e.srv.Put(e.entry("2").Key, "") },
+		"gone, next's there": func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(e.entry("2").Key, "") },
+	} {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			p := e.enter(t, "1")
+			before(e, p)
+			rev := e.srv.Rev()
+			done, next := e.handOver(t, p, "2")
+			require.False(t, done)
+			require.Equal(t, place{Entry: e.entry("2")}, next)
+			require.Equal(t, rev, e.srv.Rev())
 		})
 	}
 }

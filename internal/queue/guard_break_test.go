@@ -1,12 +1,18 @@
 package queue_test
 
 import (
+	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
@@ -119,5 +125,125 @@ func TestGuards_toldNothingOnceRemoved(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, 1, told, "round %d", i)
 		}
+	})
+}
+
+// denials are the client's errors for a watch without permission: the server sends only a text, which the client does
+// not translate.
+var denials = []error{
+	rpctypes.ErrGRPCPermissionDenied,
+	status.Error(codes.Unknown, "rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
+}
+
+// deny refuses watches and reads.
+func (e *env) deny(err error) (permit func()) {
+	watches := e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: err})
+	reads := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+	return func() {
+		watches()
+		reads()
+	}
+}
+
+// allowOps makes the server allow so many operations in a transaction.
+func (e *env) allowOps(most int) {
+	e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{
+		Err:   rpctypes.ErrGRPCTooManyOps,
+		Match: func(c fakeetcd.Call) bool { return len(c.Request.(*pb.TxnRequest).Success) > most },
+	})
+}
+
+// After a short denial watches and reads are repeated within a second, not after a period. One warning says so, without
+// the key, which has the lease in it.
+func TestGuards_deniedForAMoment(t *testing.T) {
+	for _, err := range denials {
+		bubbleOf(t, err.Error(), func(t *testing.T, e *env) {
+			g := e.guards(t)
+			list := g.guarded(t, 3, numbered)
+			permit := e.deny(err)
+			e.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
+			require.True(t, e.srv.Delete(list[1].Key))
+			time.Sleep(500 * time.Millisecond)
+			g.requireNotices(t)
+			require.Len(t, g.warned(), 1)
+			require.Contains(t, g.warned()[0], `a key below "jobs/`)
+			require.NotContains(t, g.warned()[0], fmt.Sprintf("%x", e.lease))
+			permit()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			e.requireWatchers(t, 3)
+			g.requireNotices(t, deleted(list[1]))
+		})
+	}
+}
+
+// A read that is refused is repeated within a period, though the watch works.
+func TestGuards_deniedForAMoment_reads(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		g := e.guards(t)
+		list := g.guarded(t, 3, numbered)
+		permit := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		require.True(t, e.srv.Delete(list[1].Key))
+		e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) // drops the event
+		time.Sleep(time.Second)
+		e.requireWatchers(t, 3)
+		g.requireNotices(t)
+		permit()
+		time.Sleep(g.Every)
+		synctest.Wait()
+		g.requireNotices(t, deleted(list[1]))
+	})
+}
+
+// If everything is forbidden, few requests are sent.
+func TestGuards_denied_asksSeldom(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		g := e.guards(t)
+		g.add(e.places(t, 400, numbered)...)
+		e.deny(rpctypes.ErrGRPCPermissionDenied)
+		time.Sleep(time.Minute)
+		before := e.requests()
+		time.Sleep(4 * time.Minute)
+		const periods = 4 * 60 / 10
+		require.LessOrEqual(t, e.requests()-before, 2*periods*(mostWatched+mostWatched+40), "one per watch, one per read of such a key, and those for the other keys together")
+		require.LessOrEqual(t, len(g.warned()), 6, "one a minute")
+	})
+}
+
+// asked is a context that counts how often it was asked whether it has ended.
+type asked struct {
+	context.Context //nolint:containedctx // asked is a context
+
+	times atomic.Int32
+}
+
+func (a *asked) Err() error {
+	a.times.Add(1)
+	return a.Context.Err()
+}
+
+// With the lease the guards end too: they report and send nothing more, and leave nothing behind.
+func TestGuards_endWithTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		life := &asked{Context: e.Life}
+		e.Life = life
+		g := e.guards(t)
+		list := g.guarded(t, mostWatched+10, numbered)
+		young := e.places(t, 1, scattered)
+		g.add(young...)
+		e.endLease()
+		e.tasks.Wait()
+		calls := e.requests()
+		for _, p := range append(list, young...) {
+			require.True(t, e.srv.Delete(p.Key))
+		}
+		time.Sleep(time.Minute)
+		g.requireNotices(t)
+		require.Equal(t, calls, e.requests())
+		e.tasks.Wait()
+		require.Zero(t, e.srv.Watchers())
+		before := life.times.Load()
+		time.Sleep(time.Minute)
+		require.Equal(t, before, life.times.Load(), "a timer still runs")
 	})
 }

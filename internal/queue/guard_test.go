@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
@@ -39,8 +38,6 @@ const every = 10 * time.Second
 
 func deleted(p place) notice     { return notice{p.Key, p.Rev, queue.Deleted} }
 func overwritten(p place) notice { return notice{p.Key, p.Rev, queue.Overwritten} }
-func touched(p place) notice     { return notice{p.Key, p.Rev, 0} }
-
 func (e *env) guards(t *testing.T) *guards {
 	t.Helper()
 	g := &guards{e: e, byPlace: make(map[string]*queue.Guarded), before: make(map[notice]bool)}
@@ -226,27 +223,4 @@ func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
 		synctest.Wait()
 		g.requireNotices(t, deleted(p))
 	})
-}
-
-// A write that leaves the key on its lease, such as a leader's new value, is no end; one that takes it off its lease
-// is, also if one read finds both.
-func TestGuards_tellWritesApart(t *testing.T) {
-	for name, wait := range map[string]time.Duration{"by the watch": time.Second, "by the read": 0} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			g := e.guards(t)
-			list := e.places(t, 2, numbered)
-			g.add(list...)
-			e.at(wait)
-			_, err := e.c.Put(t.Context(), list[0].Key, "y", clientv3.WithLease(e.lease))
-			require.NoError(t, err)
-			_, err = e.c.Put(t.Context(), list[1].Key, "y", clientv3.WithLease(e.lease))
-			require.NoError(t, err)
-			e.at(2 * time.Second)
-			g.requireNotices(t, touched(list[0]), touched(list[1]))
-
-			e.srv.Put(list[0].Key, "z")
-			synctest.Wait()
-			g.requireNotices(t, overwritten(list[0]))
-		})
-	}
 }

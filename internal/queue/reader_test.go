@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -88,7 +89,7 @@ func TestQueue_Await_readersAndWriters(t *testing.T) {
 }
 
 // steps is the number of steps of the random test for each seed.
-const steps = 120
+const steps = 132
 
 // Whatever readers and writers do, and whatever other keys are below the prefix, a contender is granted when no older
 // one excludes it any more, and not before. One that only tries gets in if no contender excludes it.
@@ -132,7 +133,7 @@ type standing struct {
 
 func (q *ranks) step() {
 	e := q.members[q.r.IntN(len(q.members))]
-	switch n := q.r.IntN(20); {
+	switch n := q.r.IntN(22); {
 	case n < 8 && len(q.standing) < 8:
 		s := &standing{e: e, place: place{Entry: q.entry(e)}}
 		var err error
@@ -156,6 +157,13 @@ func (q *ranks) step() {
 		} else {
 			q.planted = append(q.planted, key)
 			e.srv.Put(key, "")
+		}
+	case n < 20: // keys that look like contenders, and so many of nested names that a page of the queue ends anywhere
+		_, err := e.c.Put(q.t.Context(), fmt.Sprintf("a/%x-x", 1+q.r.IntN(4096)), "", clientv3.WithLease(e.lease))
+		require.NoError(q.t, err)
+		e.srv.Put(fmt.Sprintf("a/%x-planted", int64(e.lease)), "")
+		for i := range q.r.IntN(60) {
+			e.srv.Put(fmt.Sprintf("a/%x/%d", q.r.IntN(4096), i), "")
 		}
 	default:
 		time.Sleep(time.Duration(q.r.Int64N(int64(400 * time.Millisecond)))) // kept watches may end

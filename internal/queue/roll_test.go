@@ -2,58 +2,17 @@ package queue_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
-
-// Whatever keys are below a prefix, whichever share a revision and wherever a page ends: Owner and Ahead find the
-// same contenders as a scan of all keys.
-func TestQueue_mixed_random(t *testing.T) {
-	for seed := range uint64(40) {
-		bubbleOf(t, fmt.Sprint(seed), func(t *testing.T, e *env) {
-			r := rand.New(rand.NewPCG(seed, 0))
-			e.mix(t, r, 40)
-			mine := e.enter(t, "mine")
-			e.mix(t, r, 20)
-
-			var oldest, nearest *mvccpb.KeyValue
-			for _, kv := range e.srv.Keys("a/") {
-				if !queue.Contends("a/", kv) {
-					continue
-				}
-				if oldest == nil || kv.CreateRevision < oldest.CreateRevision {
-					oldest = kv
-				}
-				if kv.CreateRevision < mine.Rev && (nearest == nil || kv.CreateRevision > nearest.CreateRevision) {
-					nearest = kv
-				}
-			}
-			owner, err := e.Owner(e.once(t.Context()), "a/")
-			require.NoError(t, err)
-			require.Equal(t, string(oldest.Key), string(owner.Key))
-			require.Equal(t, string(oldest.Value), string(owner.Value))
-			ahead, err := e.Ahead(e.once(t.Context()), mine.Entry)
-			require.NoError(t, err)
-			if nearest == nil {
-				require.True(t, ahead.None)
-				return
-			}
-			require.Equal(t, string(nearest.Key), ahead.Key)
-			require.Equal(t, nearest.CreateRevision, ahead.Rev)
-		})
-	}
-}
 
 // The second page starts at the very next key, here one that begins with the last key of the first page.
 func TestQueue_mixed_pageEnds(t *testing.T) {
@@ -72,32 +31,6 @@ func TestQueue_mixed_pageEnds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, oldest, string(owner.Key))
 	})
-}
-
-// mix puts keys of all kinds into the queue: many of nested names, strays, contenders, and planted keys that look
-// like contenders.
-func (e *env) mix(t *testing.T, r *rand.Rand, txns int) {
-	t.Helper()
-	for n := range txns {
-		id := fmt.Sprintf("%x", int64(e.lease))
-		var ops []clientv3.Op
-		put := func(key string, opts ...clientv3.OpOption) { ops = append(ops, clientv3.OpPut(key, "v"+key, opts...)) }
-		for i := range 1 + r.IntN(60) {
-			put(fmt.Sprintf("a/%x/%s-%d-%d-%d", r.IntN(40), id, e.srv.Rev(), n, i), clientv3.WithLease(e.lease))
-		}
-		switch r.IntN(8) {
-		case 0:
-			put(fmt.Sprintf("a/%s%s-%d-%d", []string{"", "r", "z"}[r.IntN(3)], id, e.srv.Rev(), n), clientv3.WithLease(e.lease))
-		case 1, 2:
-			put(fmt.Sprintf("a/%x-%d-%d", r.IntN(4096)+1, e.srv.Rev(), n), clientv3.WithLease(e.lease))
-		case 3:
-			put(fmt.Sprintf("a/%s-planted-%d-%d", id, e.srv.Rev(), n))
-		case 4:
-			put(fmt.Sprintf("a/%cstray%d-%d", 'A'+r.IntN(26), e.srv.Rev(), n))
-		}
-		_, err := e.c.Txn(t.Context()).Then(ops...).Commit()
-		require.NoError(t, err)
-	}
 }
 
 // Once keys of nested names have been seen, they are read without their values, not in the order of creation, and not
@@ -140,10 +73,13 @@ func TestQueue_plantedContenders(t *testing.T) {
 		e.plant(t, fmt.Sprintf("a/%x-1", int64(e.lease)), 20)
 		first := e.enter(t, "1")
 		e.plant(t, fmt.Sprintf("a/%x-z", int64(e.lease)), 20)
-		second := e.enter(t, "2")
+		second, third := e.enter(t, "2"), e.enter(t, "3")
 		ahead, err := e.Ahead(e.once(t.Context()), second.Entry)
 		require.NoError(t, err)
 		require.Equal(t, first.Key, ahead.Key)
+		ahead, err = e.Ahead(e.once(t.Context()), third.Entry)
+		require.NoError(t, err)
+		require.Equal(t, second.Key, ahead.Key, "the nearest")
 		e.leave(t, first)
 		ahead, err = e.Ahead(e.once(t.Context()), second.Entry)
 		require.NoError(t, err)
@@ -223,5 +159,46 @@ func TestQueue_mixed_leavesMeanwhile(t *testing.T) {
 		require.NoError(t, got.err)
 		require.NotZero(t, got.val.Rev)
 		require.Empty(t, e.reported)
+	})
+}
+
+// Children reads at one revision, in the order of creation, and at most a page of a nested name.
+func TestChildren(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		var want []string
+		for i := range 40 {
+			want = append(want, fmt.Sprintf("n/%02d", 99-i))
+			e.srv.Put(want[i], "value")
+		}
+		for i := range 5000 {
+			e.srv.Put(fmt.Sprintf("n/75/%d", i), "nested")
+		}
+		e.srv.Put("n/~own", "")
+		rev := e.srv.Rev()
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, OnAnswer: func() { e.srv.Delete("n/99") }})
+		keys, seen, err := queue.Children(e.once(t.Context()), "n/")
+		require.NoError(t, err)
+		require.Equal(t, rev, seen)
+		var got []string
+		for _, kv := range keys {
+			require.Empty(t, kv.Value)
+			got = append(got, string(kv.Key))
+		}
+		require.Equal(t, want, got)
+		require.Len(t, e.c.Calls(fakeetcd.Get), 3)
+	})
+}
+
+// A compaction between two pages is no failure if the caller has not asked for a revision.
+func TestChildren_compacted(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		for i := range 40 {
+			e.srv.Put(fmt.Sprintf("n/1%02d", i), "")
+		}
+		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, OnAnswer: func() { e.srv.Delete("n/100"); _ = e.srv.Compact(e.srv.Rev()) }})
+		keys, seen, err := queue.Children(e.once(t.Context()), "n/")
+		require.NoError(t, err)
+		require.Equal(t, e.srv.Rev(), seen)
+		require.Len(t, keys, 39)
 	})
 }
