@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -381,4 +382,19 @@ func ExampleAdopt() {
 	err = concurrency.NewMutex(theirs, "a").TryLock(ctx)
 	fmt.Println(errors.Is(err, concurrency.ErrLocked))
 	// Output: true
+}
+
+// connect stands for clientv3.New in the examples: it returns a client of an etcd in memory, so that they run.
+func connect() *clientv3.Client {
+	return fakeetcd.New().Client(context.Background())
+}
+
+// startUp makes a client and a session, as the package's example does.
+func startUp(opts lease.Options) (context.Context, *clientv3.Client, *lease.Session) {
+	ctx, client := context.Background(), connect()
+	session, err := lease.NewSession(ctx, client, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return ctx, client, session
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,6 +120,44 @@ func TestKinds_loseAKey(t *testing.T) {
 					require.Empty(t, e.keys(""))
 				}
 			})
+		}
+	}
+}
+
+// A hook that panics leaves no lock without an owner, and no place in a queue, not even in that of the session.
+func TestHooks_thatPanic(t *testing.T) {
+	for name, kind := range kinds {
+		for _, hook := range []string{"Queued", "AcquireEnd"} {
+			for _, sameSession := range []bool{false, true} {
+				inBubble(t, fmt.Sprintf("%s, %s, behind its own session: %t", name, hook, sameSession), func(t *testing.T) {
+					var armed atomic.Value
+					armed.Store("")
+					strike := func(name string) {
+						if armed.CompareAndSwap(name, "") {
+							panic("mine")
+						}
+					}
+					e := start(t, lease.Options{Hooks: &lease.Hooks{
+						Queued:     func(context.Context, lease.Acquisition, string) { strike("Queued") },
+						AcquireEnd: func(context.Context, lease.Acquisition, lease.Acquired) { strike("AcquireEnd") },
+					}})
+					holder := e
+					if !sameSession {
+						holder = e.join(t)
+					}
+					l := holder.lock(t, "a")
+					armed.Store(hook)
+					time.AfterFunc(time.Second, func() { _ = l.Unlock(context.WithoutCancel(t.Context())) })
+					run := func() error { return kind.do(t.Context(), e.s, func(context.Context) error { return nil }) }
+					require.PanicsWithValue(t, "mine", func() { _ = run() })
+					<-l.Context().Done()
+					synctest.Wait()
+					require.Empty(t, e.keys(""))
+					require.NoError(t, run())
+					require.Equal(t, time.Second, e.now())
+					require.NoError(t, e.s.Close(t.Context()))
+				})
+			}
 		}
 	}
 }

@@ -62,32 +62,6 @@ func TestLock_Err_looksAtTheClock(t *testing.T) {
 	})
 }
 
-// An answer that was on its way when the host was suspended revives nothing, although its own send is recent enough.
-func TestLock_isNotRevivedAfterASuspension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host, e, l := startOnHost(t, false)
-		end := e.ended(l)
-		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 2250 * time.Millisecond})
-		e.at(third + 2100*time.Millisecond)
-		host.Suspend(20 * time.Second) // the deadline was 29 s after the start; this is 32 s, 22 s after the send
-		require.Equal(t, third+2250*time.Millisecond, receive(t, end), "when the answer comes")
-		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-		require.Equal(t, lease.StateLost, e.s.Status().State)
-	})
-}
-
-// On waking up past its deadline, the session sends no renewal, even if one is due.
-func TestSession_isNotRenewedAfterASuspension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host, e, l := startOnHost(t, false)
-		end := e.ended(l)
-		e.at(third - 100*time.Millisecond)
-		host.Suspend(25 * time.Second)
-		require.Equal(t, third, receive(t, end))
-		require.Empty(t, e.sent(fakeetcd.KeepAliveOnce))
-	})
-}
-
 // After a pause, a process may see its key gone before its deadline timer fires. The reason is the deadline: the server
 // has dropped the lease, and nobody has deleted the key.
 func TestLock_deadlineIsTheReasonEvenIfTheKeyGoesFirst(t *testing.T) {
@@ -135,16 +109,33 @@ func TestSession_shortSuspensionCostsNothing(t *testing.T) {
 	})
 }
 
-// Timers stop with the host, so the session checks the clocks every half second.
+// Timers stop with the host. After a suspension past the deadline the handle ends as soon as the session checks the
+// clocks: each half second, or when a renewal is due, which is not sent, or when an answer comes, which revives nothing.
 func TestLock_endsSoonAfterASuspension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host, e, l := startOnHost(t, false)
-		end := e.ended(l)
-		e.at(third + 1200*time.Millisecond) // after a renewal too
-		host.Suspend(usable)
-		require.Equal(t, third+1500*time.Millisecond, receive(t, end))
-		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
-	})
+	const s, ms = time.Second, time.Millisecond
+	for name, tc := range map[string]struct {
+		answer    time.Duration // how long that to a renewal takes
+		at, sleep time.Duration
+		want      time.Duration
+		renewals  int
+	}{
+		"the next check":   {at: third + 1200*ms, sleep: usable, want: third + 1500*ms, renewals: 1}, // after a renewal too
+		"a renewal is due": {at: third - 100*ms, sleep: 25 * s, want: third},
+		// The deadline was 29 s after the start. This is 32 s, 22 s after the send, which is recent enough.
+		"an answer comes": {answer: 2250 * ms, at: third + 2100*ms, sleep: 20 * s, want: third + 2250*ms, renewals: 1},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			host, e, l := startOnHost(t, false)
+			end := e.ended(l)
+			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: tc.answer})
+			e.at(tc.at)
+			host.Suspend(tc.sleep)
+			require.Equal(t, tc.want, receive(t, end))
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, lease.StateLost, e.s.Status().State)
+			require.Len(t, e.sent(fakeetcd.KeepAliveOnce), tc.renewals)
+		})
+	}
 }
 
 // The context of a host that was suspended past its deadline ends when the host wakes up, at any moment of the renewal

@@ -167,3 +167,76 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 		})
 	}
 }
+
+// An operator deletes the holder's key, after the holder's context has ended, while its function goes on. The hold is
+// lost, and the next caller of the session need not wait for its Unlock.
+func TestTurns_holdersKeyIsDeleted_contextHasEnded(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, e *env){
+		"asked to release": func(t *testing.T, e *env) {
+			t.Helper()
+			require.NoError(t, lease.Release(t.Context(), e.c.Client, "a", lease.ReleaseOptions{}))
+		},
+		"held for too long": func(*testing.T, *env) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, e *env) {
+				l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Second))
+				require.NoError(t, err)
+				next := e.wait(t.Context(), "a")
+				end(t, e)
+				e.at(2 * time.Second)
+				require.Error(t, l.Err())
+				requirePending(t, next)
+				require.True(t, e.srv.Delete(l.Key()))
+				got := granted(t, next)
+				requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
+				require.NoError(t, got.lock.Unlock(t.Context()))
+				require.Empty(t, e.keys(""))
+			})
+		})
+	}
+}
+
+// An operator overwrites the holder's key, which stays: the old hold is lost, and nobody gets the lock until it is
+// unlocked.
+func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, l, waiting := startLine(t, lease.Options{}, 3)
+		e.at(time.Second)
+		e.srv.Put(l.Key(), "mine")
+		synctest.Wait()
+		requireLost(t, context.Cause(l.Context()), lease.ReasonKeyOverwritten)
+		e.at(time.Minute)
+		requirePending(t, waiting[0])
+		requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyOverwritten)
+		got := granted(t, waiting[0])
+		require.LessOrEqual(t, got.at, time.Minute+time.Second)
+		pass(t, got.lock, waiting[1:]...)
+		synctest.Wait()
+		require.Empty(t, e.keys(""))
+	})
+}
+
+// Of the waiters of a session, only the one whose key is deleted reports a loss. It may learn of that from a read of
+// the queue, before its key is watched, or from the watch.
+func TestTurns_waitersKeyIsDeleted(t *testing.T) {
+	for name, at := range map[string]time.Duration{"before the watch": watchAfter / 2, "watched": time.Second} {
+		inBubble(t, name, func(t *testing.T) {
+			a := start(t, lease.Options{})
+			b, c := a.join(t), a.join(t)
+			l := a.lock(t, "a")
+			ahead := b.wait(t.Context(), "a")
+			first := c.wait(t.Context(), "a")
+			key := a.srv.Leases()[2].Keys[0]
+			waiting := c.line(t, "a", 3)
+			a.at(at - 1)
+			require.True(t, a.srv.Delete(key))
+			require.NoError(t, l.Unlock(t.Context())) // first looks at the queue now
+			got := receive(t, first)
+			require.Equal(t, key, lossOf(t, got.err, lease.ReasonKeyDeleted).Key)
+			require.LessOrEqual(t, got.at, at)
+			pass(t, receive(t, ahead).lock, waiting...)
+			require.Empty(t, a.keys(""))
+		})
+	}
+}

@@ -1,6 +1,9 @@
 package lease_test
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +107,19 @@ func TestTurns_othersComeInBetween(t *testing.T) {
 	})
 }
 
+// crowd starts n callers that wait for the lock in no particular order.
+func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
+	got := make(chan acquired, n)
+	for range n {
+		go func() {
+			l, err := e.s.Lock(ctx, name)
+			got <- acquired{l, err, e.now()}
+		}()
+	}
+	synctest.Wait()
+	return got
+}
+
 // However many callers wait in a process, one of them stands in etcd's queue, and none sends requests while it waits.
 func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -138,23 +154,51 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 	})
 }
 
-// Names do not affect each other; a stuck request for one does not delay the other.
-func TestTurns_ofTwoNames(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		a, b := e.lock(t, "a"), e.lock(t, "a/b")
-		as, bs := e.line(t, "a", 3), e.line(t, "a/b", 3)
-		require.Len(t, e.keys(""), 2)
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
-		stuck := later(func() error { return a.Unlock(t.Context()) })
-		synctest.Wait()
-		pass(t, b, bs...)
-		require.LessOrEqual(t, e.now(), 10*time.Millisecond, "a stuck request delays others no longer")
-		requirePending(t, stuck)
-		requirePending(t, as[0])
-		require.NoError(t, receive(t, stuck))
-		got := granted(t, as[0])
-		require.Equal(t, time.Second, got.at)
-		pass(t, got.lock, as[1:]...)
-		require.Empty(t, e.keys(""))
-	})
+// If sessions take a lock in turns, a turn costs a request to enter and one to leave. Behind a waiter it costs one more
+// read.
+func TestSession_Lock_requestsATurn(t *testing.T) {
+	for clients, most := range map[int]float64{2: 2.1, 3: 2.1, 8: 3.2, 32: 3.2} {
+		inBubble(t, fmt.Sprint(clients), func(t *testing.T) {
+			srv := newServer(t)
+			var sessions []*env
+			for range clients {
+				e := open(t, srv, lease.Options{TTL: time.Hour})
+				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Millisecond, After: time.Millisecond / 2})
+				e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond / 2})
+				sessions = append(sessions, e)
+			}
+			sent := func() (n int) {
+				for _, e := range sessions {
+					n += len(e.c.Calls(fakeetcd.Any))
+				}
+				return n
+			}
+			rounds := func(n int) {
+				var all sync.WaitGroup
+				for _, e := range sessions {
+					all.Go(func() {
+						for range n {
+							l, err := e.s.Lock(t.Context(), "a")
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							time.Sleep(time.Millisecond)
+							if err := l.Unlock(t.Context()); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				all.Wait()
+			}
+			rounds(3) // until each stands behind the same key again
+			before := sent()
+			const turns = 30
+			rounds(turns)
+			a := float64(sent()-before) / float64(turns*clients)
+			t.Logf("%.2f requests a turn", a)
+			require.LessOrEqual(t, a, most)
+		})
+	}
 }

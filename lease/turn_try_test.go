@@ -31,23 +31,28 @@ func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) 
 	require.Equal(t, began, e.now())
 }
 
-// TryLock fails behind any caller of its own session, and names the holder. It looks for the holder below the session's
-// prefix only.
+// TryLock fails behind any caller of its own session, and names the holder, with its token in the era of the session that
+// asks. It looks for the holder below the session's prefix only.
 func TestTurns_tryLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "we", Prefix: "p/"})
+		e := start(t, lease.Options{Owner: "we", Prefix: "p/", Era: 3})
 		e.join(t).lock(t, "a")
 		other := open(t, e.srv, lease.Options{Owner: "they", Prefix: "p/"})
-		l := e.lock(t, "a")
-		e.requireLocked(t, "we", l.Key(), l.Token())
+		l, err := e.s.TryLock(t.Context(), "a", lease.WithOwner("the holder"))
+		require.NoError(t, err)
+		require.Equal(t, uint16(3), l.Token().Era())
+		other.requireLocked(t, "the holder", l.Key(), fence.Token(l.Token().Revision()))
+		e.requireLocked(t, "the holder", l.Key(), l.Token())
 		waiting := e.line(t, "a", 2)
-		e.requireLocked(t, "we", l.Key(), l.Token())
+		e.requireLocked(t, "the holder", l.Key(), l.Token())
 		theirs := other.wait(t.Context(), "a")
 
 		require.NoError(t, l.Unlock(t.Context()))
 		held := receive(t, theirs).lock
 		synctest.Wait()
-		e.requireLocked(t, "they", held.Key(), held.Token()) // though the first in the session is one of its own
+		token, err := fence.NewToken(3, held.Token().Revision())
+		require.NoError(t, err)
+		e.requireLocked(t, "they", held.Key(), token) // though the first in the session is one of its own
 		pass(t, held, waiting...)
 		pass(t, e.lock(t, "a"))
 		require.Empty(t, e.keys("p/"))

@@ -226,7 +226,7 @@ var leaseMutants = table{
 		},
 		"a late renewal revives a handle": {
 			"[-if !g.checkDeadline() {\n\t\treturn\n\t}\n\t-]g.mu.Lock()\n\tif sent.Later",
-			killer{inLease, "TestLock_isNotRevivedAfterASuspension", `receive(t, end), "when the answer comes")`},
+			killer{inLease, "TestLock_endsSoonAfterASuspension/an_answer_comes", `require.Equal(t, tc.want, receive(t, end))`},
 		},
 	},
 	"lease/heal.go": {
@@ -272,7 +272,7 @@ var leaseMutants = table{
 	"lease/trylock.go": {
 		"TryLock: reads the holder without the session's prefix": {
 			`c.[-g.s.opts.Prefix+c.-]name+"/"`,
-			killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "we", l.Key(), l.Token())`},
+			killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "the holder", l.Key(), l.Token())`},
 		},
 	},
 	"internal/etcd/attempt.go": {
