@@ -35,9 +35,8 @@ type Client struct {
 	closed     bool
 	rules      []*rule
 	cut        bool
-	restored   chan struct{} // closed at the end of the present cut
-	opened     []string      // the endpoints of all keep-alive streams so far
-	keepAlives []*keepAliveStream
+	restored   chan struct{}      // closed at the end of the present cut
+	keepAlives []*keepAliveStream // all that were opened, without those of KeepAliveOnce
 	streams    []*watchStream
 }
 

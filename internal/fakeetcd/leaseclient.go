@@ -3,7 +3,6 @@ package fakeetcd
 import (
 	"context"
 	"io"
-	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -60,7 +59,7 @@ func (o keepAliveOpener) OpenKeepAlive(ctx context.Context, endpoint string) (pb
 	o.c.srv.mu.Lock()
 	defer o.c.srv.mu.Unlock()
 	k := o.c.openKeepAlive(ctx, endpoint)
-	o.c.opened, o.c.keepAlives = append(o.c.opened, endpoint), append(o.c.keepAlives, k)
+	o.c.keepAlives = append(o.c.keepAlives, k)
 	return k, nil
 }
 
@@ -69,7 +68,11 @@ func (o keepAliveOpener) OpenKeepAlive(ctx context.Context, endpoint string) (pb
 func (c *Client) KeepAliveStreams() []string {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
-	return slices.Clone(c.opened)
+	var endpoints []string
+	for _, k := range c.keepAlives {
+		endpoints = append(endpoints, k.endpoint)
+	}
+	return endpoints
 }
 
 // OpenKeepAlives returns how many of these streams have not been closed.
@@ -96,7 +99,6 @@ func (c *Client) BreakKeepAlives(err error) {
 	for _, k := range c.keepAlives {
 		k.in.fail(err)
 	}
-	c.keepAlives = nil
 }
 
 type keepAliveStream struct {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -100,6 +99,8 @@ func (in *inbox[T]) recv(ctx context.Context) (*T, error) {
 
 // stream is the client's end of a gRPC stream, without Send.
 type stream[T any] struct {
+	grpc.ClientStream // nil: its other methods are not used
+
 	ctx context.Context //nolint:containedctx // grpc.ClientStream returns it from Context
 	c   *Client
 	in  inbox[T]
@@ -109,13 +110,9 @@ func newStream[T any](ctx context.Context, c *Client) stream[T] {
 	return stream[T]{ctx: ctx, c: c, in: inbox[T]{c: c, wake: make(chan struct{}, 1)}}
 }
 
-func (s *stream[T]) Recv() (*T, error)            { return s.in.recv(s.ctx) }
-func (s *stream[T]) Context() context.Context     { return s.ctx }
-func (s *stream[T]) CloseSend() error             { return nil }
-func (s *stream[T]) Header() (metadata.MD, error) { return metadata.MD{}, nil }
-func (s *stream[T]) Trailer() metadata.MD         { return metadata.MD{} }
-func (s *stream[T]) SendMsg(any) error            { return ErrNotSupported }
-func (s *stream[T]) RecvMsg(any) error            { return ErrNotSupported }
+func (s *stream[T]) Recv() (*T, error)        { return s.in.recv(s.ctx) }
+func (s *stream[T]) Context() context.Context { return s.ctx }
+func (s *stream[T]) CloseSend() error         { return nil }
 
 type watchClient struct{ c *Client }
 
