@@ -24,37 +24,37 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 		srv.Put(key, "theirs")
 	}
 	for name, tc := range map[string]struct {
-		do    func(t *testing.T, s *trio, keys [3]string)
+		do    func(t *testing.T, s *lineup, keys [3]string)
 		next  int     // the candidate that leads next
 		errs  []error // what Transfer's error matches; none: it returns nil
 		stays int     // the candidate whose key somebody else has taken, which must stay; 0: none
 	}{
-		"the chosen one's is written": {do: func(t *testing.T, s *trio, keys [3]string) {
+		"the chosen one's is written": {do: func(t *testing.T, s *lineup, keys [3]string) {
 			t.Helper()
 			put(t, s.p[2].c, keys[2], "c", s.p[2].s.Status().LeaseID)
 		}, next: 2},
-		"the leader's is written": {do: func(t *testing.T, s *trio, keys [3]string) {
+		"the leader's is written": {do: func(t *testing.T, s *lineup, keys [3]string) {
 			t.Helper()
 			put(t, s.p[0].c, keys[0], "a", s.p[0].s.Status().LeaseID)
 		}, next: 2},
 		"the leader's is gone": {
-			do:   func(_ *testing.T, s *trio, keys [3]string) { s.srv.Delete(keys[0]) },
+			do:   func(_ *testing.T, s *lineup, keys [3]string) { s.srv.Delete(keys[0]) },
 			next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost},
 		},
 		"the leader's is another's": {
-			do:   func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[0]) },
+			do:   func(_ *testing.T, s *lineup, keys [3]string) { replaced(s.srv, keys[0]) },
 			next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost},
 		},
 		"the leader's has no lease": {
-			do:   func(_ *testing.T, s *trio, keys [3]string) { s.srv.Put(keys[0], "theirs") },
+			do:   func(_ *testing.T, s *lineup, keys [3]string) { s.srv.Put(keys[0], "theirs") },
 			next: 1, errs: []error{election.ErrNoCandidate},
 		},
-		"the chosen one's is gone, and it enters again": {do: func(_ *testing.T, s *trio, keys [3]string) { s.srv.Delete(keys[2]) }, next: 2},
-		"one between is another's":                      {do: func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[1]) }, next: 2, stays: 1},
-		"the chosen one's is another's":                 {do: func(_ *testing.T, s *trio, keys [3]string) { replaced(s.srv, keys[2]) }, next: 2, stays: 2},
+		"the chosen one's is gone, and it enters again": {do: func(_ *testing.T, s *lineup, keys [3]string) { s.srv.Delete(keys[2]) }, next: 2},
+		"one between is another's":                      {do: func(_ *testing.T, s *lineup, keys [3]string) { replaced(s.srv, keys[1]) }, next: 2, stays: 1},
+		"the chosen one's is another's":                 {do: func(_ *testing.T, s *lineup, keys [3]string) { replaced(s.srv, keys[2]) }, next: 2, stays: 2},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			s := newTrio(t)
+			s := newLineup(t)
 			keys := [3]string{key(s.srv, "a"), key(s.srv, "b"), key(s.srv, "c")}
 			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
 			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
@@ -76,47 +76,69 @@ func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// A deletion of the leader's key that Transfer has not sent is somebody else's, also after another of its answers was
-// lost.
-func TestLeadership_Transfer_keyDeletedBeforeItLeaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newTrio(t)
-		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-			Times: 1, Match: asks, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() { s.srv.Delete(s.leader.Key()) },
+// A fault hits a transfer to c, or to b, its requests or the keys. While etcd is out of space it refuses writes and still
+// deletes keys: nobody can be passed then.
+func TestLeadership_Transfer_meetsAFault(t *testing.T) {
+	full := fakeetcd.Fault{Match: asks, Err: rpctypes.ErrGRPCNoSpace}
+	asked := fakeetcd.Fault{Times: 1, Match: asks, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}
+	left := fakeetcd.Fault{Times: 1, Match: leaves, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}
+	for name, tc := range map[string]struct {
+		to     string
+		faults func(*lineup) []fakeetcd.Fault
+		next   int     // the candidate that leads next
+		errs   []error // what Transfer's error matches; none: it returns nil
+		gone   bool    // c has left
+	}{
+		"no space": {
+			to: "c", faults: func(*lineup) []fakeetcd.Fault { return []fakeetcd.Fault{full} },
+			next: 1, errs: []error{rpctypes.ErrNoSpace},
+		},
+		"no space, and the answer is lost": {
+			to: "c", faults: func(*lineup) []fakeetcd.Fault { return []fakeetcd.Fault{full, left} },
+			next: 1, errs: []error{rpctypes.ErrNoSpace},
+		},
+		"no space, and nobody to pass": {
+			to: "b", faults: func(*lineup) []fakeetcd.Fault { return []fakeetcd.Fault{full} }, next: 1,
+		},
+		"no space after it was done": {to: "c", faults: func(s *lineup) []fakeetcd.Fault {
+			done := left
+			done.OnAnswer = func() { s.p[0].c.Inject(fakeetcd.Txn, full) }
+			return []fakeetcd.Fault{done}
+		}, next: 2},
+		// The deletion is somebody else's, since Transfer has not sent one, also after another of its answers was lost.
+		"key deleted before it leaves": {to: "c", faults: func(s *lineup) []fakeetcd.Fault {
+			deleted := asked
+			deleted.OnAnswer = func() { s.srv.Delete(s.leader.Key()) }
+			return []fakeetcd.Fault{deleted}
+		}, next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost}},
+		// After a lost answer Transfer sends each request in two copies. The copy that finds the leader's key deleted by
+		// the other may be answered first.
+		"a copy is answered first": {to: "c", faults: func(*lineup) []fakeetcd.Fault {
+			return []fakeetcd.Fault{asked, {Times: 1, Match: leaves, After: time.Second}}
+		}, next: 2},
+		// Transfer finds that nothing was done.
+		"the chosen one leaves after a lost request": {to: "c", faults: func(s *lineup) []fakeetcd.Fault {
+			lost := left
+			lost.Lose, lost.OnRequest = fakeetcd.Request, func() { _ = s.p[2].s.Close(s.p[2].c.Ctx()) }
+			return []fakeetcd.Fault{lost}
+		}, next: 1, errs: []error{election.ErrNoCandidate}, gone: true},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			s := newLineup(t)
+			for _, f := range tc.faults(s) {
+				s.p[0].c.Inject(fakeetcd.Txn, f)
+			}
+			err := s.leader.Transfer(t.Context(), tc.to)
+			require.Equal(t, tc.errs == nil, err == nil, "%v", err)
+			for _, want := range tc.errs {
+				require.ErrorIs(t, err, want)
+			}
+			s.waiting[tc.next].won(t)
+			if !tc.gone {
+				s.waiting[3-tc.next].requireWaiting(t)
+			}
 		})
-		err := s.leader.Transfer(t.Context(), "c")
-		require.ErrorIs(t, err, election.ErrNoCandidate)
-		requireLost(t, err, lease.ReasonKeyDeleted)
-		s.waiting[1].won(t)
-		s.waiting[2].requireWaiting(t)
-	})
-}
-
-// After a lost answer Transfer sends each request in two copies. The copy that finds the leader's key deleted by the
-// other may be answered first.
-func TestLeadership_Transfer_copyIsAnsweredFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newTrio(t)
-		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: asks, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, After: time.Second})
-		require.NoError(t, s.leader.Transfer(t.Context(), "c"))
-		s.waiting[2].won(t)
-		s.waiting[1].requireWaiting(t)
-	})
-}
-
-// The request that hands over is lost, and then the chosen candidate leaves. Transfer finds that nothing was done, and
-// the next candidate leads.
-func TestLeadership_Transfer_candidateGoesAfterALostRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newTrio(t)
-		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-			Times: 1, Match: leaves, Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable,
-			OnRequest: func() { _ = s.p[2].s.Close(t.Context()) },
-		})
-		require.ErrorIs(t, s.leader.Transfer(t.Context(), "c"), election.ErrNoCandidate)
-		s.waiting[1].won(t)
-	})
+	}
 }
 
 // If the candidates in between do not fit into one transaction, the last one deletes the leader's key.

@@ -20,24 +20,6 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// rank starts candidates "a", "b" and so on, with the given priorities and KeepLead, in this order. The first one
-// leads.
-func rank(t *testing.T, srv *fakeetcd.Server, priorities ...int) (*election.Leadership, []*candidate) {
-	t.Helper()
-	var leader *election.Leadership
-	list := make([]*candidate, len(priorities))
-	for i, priority := range priorities {
-		p := newProcess(t, srv, lease.Options{})
-		opts := election.Options{Value: string(rune('a' + i)), Priority: priority, KeepLead: true}
-		if i == 0 {
-			leader = p.leads(t, opts)
-			continue
-		}
-		list[i] = p.waits(t, opts)
-	}
-	return leader, list
-}
-
 // standsBy starts a Run that leads until it has to stop.
 func (p *process) standsBy(t *testing.T, opts election.Options) {
 	t.Helper()

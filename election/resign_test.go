@@ -74,7 +74,7 @@ func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
 	} {
 		for cut, took := range map[bool]time.Duration{false: 0, true: 8 * time.Second} {
 			inBubble(t, fmt.Sprint(name, ", cut off: ", cut), func(t *testing.T) {
-				s := newTrio(t)
+				s := newLineup(t)
 				ctx, cancel := context.WithTimeout(s.leader.Context(), time.Hour)
 				defer cancel()
 				if cut {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -29,8 +28,8 @@ func TestLeadership_Transfer(t *testing.T) {
 		"past a higher priority": {[]int{0, 9, 0, 0}, 3},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			leader, list := rank(t, srv, c.priorities...)
+			s := newLineup(t, c.priorities...)
+			srv, leader, list := s.srv, s.leader, s.waiting
 			to := string(rune('a' + c.to))
 			began := time.Now()
 			require.NoError(t, leader.Transfer(t.Context(), to))
@@ -126,31 +125,38 @@ func TestLeadership_Transfer_passesNoOther(t *testing.T) {
 	}
 }
 
-// trio is a leader, "a", and two waiting candidates, "b" and "c". A transfer to c passes b.
-type trio struct {
+// lineup is a leader, "a", and waiting candidates, "b", "c" and so on.
+type lineup struct {
 	srv     *fakeetcd.Server
-	p       [3]*process
+	p       []*process
 	leader  *election.Leadership
-	waiting [3]*candidate
+	waiting []*candidate // nil for the leader
 }
 
-func newTrio(t *testing.T) *trio {
+// newLineup starts candidates in the order of their names: three, or with the given priorities, and then they keep the
+// lead.
+func newLineup(t *testing.T, priorities ...int) *lineup {
 	t.Helper()
-	s := &trio{srv: newServer(t)}
-	for i := range s.p {
-		s.p[i] = newProcess(t, s.srv, lease.Options{})
-		opts := election.Options{Value: string(rune('a' + i))}
+	s := &lineup{srv: newServer(t), waiting: []*candidate{nil}}
+	keep := len(priorities) > 0
+	if !keep {
+		priorities = []int{0, 0, 0}
+	}
+	for i, priority := range priorities {
+		p := newProcess(t, s.srv, lease.Options{})
+		s.p = append(s.p, p)
+		opts := election.Options{Value: string(rune('a' + i)), Priority: priority, KeepLead: keep}
 		if i == 0 {
-			s.leader = s.p[i].leads(t, opts)
+			s.leader = p.leads(t, opts)
 			continue
 		}
-		s.waiting[i] = s.p[i].waits(t, opts)
+		s.waiting = append(s.waiting, p.waits(t, opts))
 	}
 	return s
 }
 
 // leaves waits until the leader has sent the request that deletes its key.
-func (s *trio) leaves(t *testing.T) {
+func (s *lineup) leaves(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.srv.Await(t.Context(), func() bool {
 		return slices.ContainsFunc(s.p[0].c.Calls(fakeetcd.Txn), leaves)
@@ -158,57 +164,18 @@ func (s *trio) leaves(t *testing.T) {
 	require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
 }
 
-// While etcd is out of space it refuses writes and still deletes keys: nobody can be passed, and the next candidate
-// leads.
-func TestLeadership_Transfer_noSpace(t *testing.T) {
-	full := fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace, Match: asks}
-	inBubble(t, "past one", func(t *testing.T) {
-		s := newTrio(t)
-		s.p[0].c.Inject(fakeetcd.Txn, full)
-		err := s.leader.Transfer(t.Context(), "c")
-		require.ErrorIs(t, err, rpctypes.ErrNoSpace)
-		require.ErrorContains(t, err, `resigned, but not to "c"`)
-		s.waiting[1].won(t)
-		s.waiting[2].requireWaiting(t)
-	})
-	inBubble(t, "past one, and the answer is lost", func(t *testing.T) {
-		s := newTrio(t)
-		s.p[0].c.Inject(fakeetcd.Txn, full)
-		s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-		require.ErrorIs(t, s.leader.Transfer(t.Context(), "c"), rpctypes.ErrNoSpace)
-		s.waiting[1].won(t)
-		s.waiting[2].requireWaiting(t)
-	})
-	inBubble(t, "to the next", func(t *testing.T) {
-		s := newTrio(t)
-		s.p[0].c.Inject(fakeetcd.Txn, full)
-		require.NoError(t, s.leader.Transfer(t.Context(), "b"))
-		s.waiting[1].won(t)
-	})
-	inBubble(t, "after it was done", func(t *testing.T) {
-		s := newTrio(t)
-		c := s.p[0].c
-		c.Inject(fakeetcd.Txn, fakeetcd.Fault{
-			Times: 1, Match: leaves, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, OnAnswer: func() { c.Inject(fakeetcd.Txn, full) },
-		})
-		require.NoError(t, s.leader.Transfer(t.Context(), "c"))
-		s.waiting[2].won(t)
-		s.waiting[1].requireWaiting(t)
-	})
-}
-
 // If the chosen candidate leaves when the leadership has ended and its key is about to be deleted, the next candidate
 // leads.
 func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
 	for name, tc := range map[string]struct {
-		do   func(*testing.T, *trio)
+		do   func(*testing.T, *lineup)
 		want error
 	}{
-		"session closed": {func(t *testing.T, s *trio) {
+		"session closed": {func(t *testing.T, s *lineup) {
 			t.Helper()
 			require.NoError(t, s.p[2].s.Close(t.Context()))
 		}, election.ErrNoCandidate},
-		"comes again behind a lock": {func(t *testing.T, s *trio) {
+		"comes again behind a lock": {func(t *testing.T, s *lineup) {
 			t.Helper()
 			require.NoError(t, s.p[2].s.Close(t.Context()))
 			p := newProcess(t, s.srv, lease.Options{Owner: "lock"})
@@ -220,7 +187,7 @@ func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
 		}, election.ErrBlocked},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			s := newTrio(t)
+			s := newLineup(t)
 			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
 			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
 			s.leaves(t)
@@ -264,7 +231,7 @@ func TestLeadership_Transfer_andAnotherAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for round := range 60 {
 				synctest.Test(t, func(t *testing.T) {
-					s := newTrio(t)
+					s := newLineup(t)
 					if round%2 == 0 {
 						s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Before: time.Duration(rand.N(3)) * time.Millisecond})
 					}
@@ -301,7 +268,7 @@ func TestLeadership_Transfer_andAnotherAtOnce(t *testing.T) {
 func TestLeadership_Transfer_asAHigherPriorityIsPreferred(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
-			s := newTrio(t)
+			s := newLineup(t)
 			d := newProcess(t, s.srv, lease.Options{})
 			s.p[0].c.Inject(fakeetcd.Any, fakeetcd.Fault{Before: time.Duration(rand.N(3)) * 10 * time.Millisecond})
 			high := d.campaign(t.Context(), election.Options{Value: "d", Priority: 1 + rand.N(9)})
