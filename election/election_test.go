@@ -57,18 +57,17 @@ func (p *process) leads(t *testing.T, opts election.Options) *election.Leadershi
 
 // candidate is a campaign under way.
 type candidate struct {
-	l    *election.Leadership
-	err  error
-	done chan struct{}
+	*action
+	l *election.Leadership
 }
 
 // campaign begins a campaign.
 func (p *process) campaign(ctx context.Context, opts election.Options) *candidate {
-	c := &candidate{done: make(chan struct{})}
-	go func() {
-		defer close(c.done)
-		c.l, c.err = election.Campaign(ctx, p.s, "x", opts)
-	}()
+	c := new(candidate)
+	c.action = inBackground(func() (err error) {
+		c.l, err = election.Campaign(ctx, p.s, "x", opts)
+		return err
+	})
 	return c
 }
 
@@ -79,21 +78,6 @@ func (p *process) waits(t *testing.T, opts election.Options) *candidate {
 	time.Sleep(time.Second)
 	c.requireWaiting(t)
 	return c
-}
-
-func (c *candidate) waiting() bool {
-	select {
-	case <-c.done:
-		return false
-	default:
-		return true
-	}
-}
-
-func (c *candidate) requireWaiting(t *testing.T) {
-	t.Helper()
-	synctest.Wait()
-	require.True(t, c.waiting(), "the campaign has ended")
 }
 
 // won returns the leadership of a campaign that must be won by now.

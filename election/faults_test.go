@@ -87,17 +87,16 @@ func await(t *testing.T, done <-chan struct{}) {
 // failed waits until a campaign has failed, and returns its error.
 func (c *candidate) failed(t *testing.T) error {
 	t.Helper()
-	await(t, c.done)
-	require.Error(t, c.err)
+	err := c.result(t)
+	require.Error(t, err)
 	require.Nil(t, c.l)
-	return c.err
+	return err
 }
 
 // wins waits until a campaign is won, and returns its leadership.
 func (c *candidate) wins(t *testing.T) *election.Leadership {
 	t.Helper()
-	await(t, c.done)
-	require.NoError(t, c.err)
+	require.NoError(t, c.result(t))
 	return c.l
 }
 
@@ -125,14 +124,19 @@ func (a *action) result(t *testing.T) error {
 	return a.err
 }
 
-func (a *action) requirePending(t *testing.T) {
-	t.Helper()
-	synctest.Wait()
+func (a *action) waiting() bool {
 	select {
 	case <-a.done:
-		require.FailNow(t, "too early", "%v", a.err)
+		return false
 	default:
+		return true
 	}
+}
+
+func (a *action) requireWaiting(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	require.True(t, a.waiting(), "the call has returned")
 }
 
 // key returns the key with the given value, "" if there is none.

@@ -220,7 +220,7 @@ func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
 		l := p.leads(t, election.Options{Value: "old"})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Before: time.Second})
 		first := inBackground(func() error { return l.Proclaim(t.Context(), "first") })
-		first.requirePending(t)
+		first.requireWaiting(t)
 		require.ErrorIs(t, l.Proclaim(timeout(t, time.Second/2, errEnough), "not sent"), errEnough)
 		second := inBackground(func() error { return l.Proclaim(t.Context(), "second") })
 		third := inBackground(func() error { return l.Proclaim(t.Context(), "third") })

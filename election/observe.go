@@ -44,7 +44,8 @@ import (
 // yielded. Only the check of the token at the resource is certain; see package fence.
 //
 // If somebody changes the lease of an old key, that key can come to stand before a leader that was already yielded.
-// Observe keeps that leader until it ends, and then shows the key as no leader, since its token is smaller.
+// Observe keeps that leader until it ends, and then shows the key as no leader, since its token is smaller. If the end
+// was compacted before it could be read, that looks like a restore, and Observe yields the key.
 //
 // A cluster that was restored from a snapshot begins again with smaller revisions, and Observe then yields smaller
 // tokens: that is what a session's era is for. If the restored cluster has already passed the revision that was seen
