@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
 // Claim starts a tenure. Call it once after a grant, before the first read of the resource. Repeating it is safe. Claim
@@ -18,7 +20,7 @@ import (
 // ctx carries no token of a writer, and [ErrNoTable] if the table is missing. After a deadlock or a serialization
 // failure Claim begins again, within [Options].Attempts.
 func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
-	return m.made().Claim(ctx, db, resource)
+	return m.made().Claim(ctx, db, resource, sqlmark.Writer)
 }
 
 // Move makes the resource follow the lock of ctx, and claims it with the token of ctx as [Marks.Claim] does. It waits
@@ -29,7 +31,7 @@ func (m *Marks) Claim(ctx context.Context, db DB, resource string) error {
 // if it is in another cluster. It matches [fence.ErrInvalidToken] if ctx carries no token of a writer, or a token with
 // no name of a lock or several: choose one with [fence.ForLock]. Otherwise the errors are those of Claim.
 func (m *Marks) Move(ctx context.Context, db DB, resource string) error {
-	return m.made().Move(ctx, db, resource)
+	return m.made().Claim(ctx, db, resource, sqlmark.Mover)
 }
 
 // Check is the guard of the caller's own transaction. It must be the first statement. Until the transaction ends, no
@@ -44,14 +46,14 @@ func (m *Marks) Move(ctx context.Context, db DB, resource string) error {
 // serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the transaction again. Check repeats
 // nothing.
 func (m *Marks) Check(ctx context.Context, tx pgx.Tx, resource string) error {
-	return m.made().Check(ctx, tx, resource, false)
+	return m.made().Check(ctx, tx, resource, sqlmark.Writer, false)
 }
 
 // CheckShared is [Marks.Check] for concurrent transactions of one holder: it does not wait for transactions that were
 // checked in the shared form with the same token. A newer Claim or Check waits for all of them. As without a fence, the
 // isolation level governs their access to the same rows.
 func (m *Marks) CheckShared(ctx context.Context, tx pgx.Tx, resource string) error {
-	return m.made().Check(ctx, tx, resource, true)
+	return m.made().Check(ctx, tx, resource, sqlmark.Writer, true)
 }
 
 // Do begins a transaction with the guard, runs fn in it and commits. While fn runs, no newer token is accepted and no
@@ -96,7 +98,7 @@ func (m *Marks) DoShared(ctx context.Context, db DB, resource string,
 // The error is a [*fence.StaleError] if the token is older than the write mark. Otherwise the errors are those of
 // [Marks.Claim].
 func (m *Marks) ClaimRead(ctx context.Context, db DB, resource string) error {
-	return m.made().ClaimRead(ctx, db, resource)
+	return m.made().Claim(ctx, db, resource, sqlmark.Reader)
 }
 
 // CheckRead is the guard of a reader's own transaction. It must be the first statement. Until the transaction ends, no
@@ -115,7 +117,7 @@ func (m *Marks) ClaimRead(ctx context.Context, db DB, resource string) error {
 // ClaimRead. Deadlocks and serialization failures are a *pgconn.PgError with the code 40P01 or 40001: begin the
 // transaction again. CheckRead repeats nothing.
 func (m *Marks) CheckRead(ctx context.Context, tx pgx.Tx, resource string) error {
-	return m.made().CheckRead(ctx, tx, resource)
+	return m.made().Check(ctx, tx, resource, sqlmark.Reader, false)
 }
 
 // ClaimPath is [Marks.Claim] for a node of a tree of resources, with the token of a tree's lock on that node. It also

@@ -27,7 +27,7 @@ type Query struct {
 
 // Release records the end of the tenure of ctx's token.
 func (e *Engine[D, T]) Release(ctx context.Context, db D, resource string, cause audit.Cause) error {
-	c, err := e.admit(ctx, resource, writer)
+	c, err := e.admit(ctx, resource, Writer)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type overtakenError struct{ error }
 // Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins
 // again after a server's rollback.
 func (e *Engine[D, T]) Do(ctx context.Context, db D, resource string, shared bool, fn func(ctx context.Context, tx T) error) error {
-	c, err := e.admit(ctx, resource, writer)
+	c, err := e.admit(ctx, resource, Writer)
 	if err != nil {
 		return err
 	}

@@ -138,9 +138,9 @@ func (e *Engine[D, T]) fit(db D) error {
 
 // The kinds of claimants that [Engine.admit] completes.
 var (
-	writer = Claimant{}
-	reader = Claimant{Read: true}
-	mover  = Claimant{Moves: true}
+	Writer = Claimant{}
+	Reader = Claimant{Read: true}
+	Mover  = Claimant{Moves: true}
 )
 
 // admit checks what every verb needs before it sends anything, except its pool or transaction. It returns the claimant

@@ -20,7 +20,7 @@ type node struct {
 // name for each level. Where no part remains, the name of that node's lock is unknown, and the token is not refused for
 // that.
 func (e *Engine[D, T]) nodes(ctx context.Context, path string) ([]node, error) {
-	c, err := e.admit(ctx, path, writer)
+	c, err := e.admit(ctx, path, Writer)
 	if err != nil {
 		return nil, err
 	}

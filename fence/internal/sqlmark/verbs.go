@@ -5,23 +5,10 @@ import (
 	"fmt"
 )
 
-// Claim raises the mark of a writer in a separate transaction. It waits for transactions with older tokens that have
-// locks on the marks.
-func (e *Engine[D, T]) Claim(ctx context.Context, db D, resource string) error {
-	return e.claimAs(ctx, db, resource, writer)
-}
-
-// Move is a claim that makes the resource follow the claimant's lock.
-func (e *Engine[D, T]) Move(ctx context.Context, db D, resource string) error {
-	return e.claimAs(ctx, db, resource, mover)
-}
-
-// ClaimRead is the claim of a reader, which waits only for transactions of older writers.
-func (e *Engine[D, T]) ClaimRead(ctx context.Context, db D, resource string) error {
-	return e.claimAs(ctx, db, resource, reader)
-}
-
-func (e *Engine[D, T]) claimAs(ctx context.Context, db D, resource string, c Claimant) error {
+// Claim raises the mark of a claimant in a separate transaction. It waits for transactions with older tokens that have
+// locks on the marks, that of a [Reader] only for those of older writers. The resource then follows the lock of a
+// [Mover].
+func (e *Engine[D, T]) Claim(ctx context.Context, db D, resource string, c Claimant) error {
 	c, err := e.admit(ctx, resource, c)
 	if err != nil {
 		return err
@@ -75,17 +62,8 @@ func (e *Engine[D, T]) raise(ctx context.Context, tx Conn, resource string, c Cl
 	return nil, e.trail.begin(ctx, tx, resource, c.Token)
 }
 
-// Check is the guard of a writer's own transaction, in the shared form if shared is set.
-func (e *Engine[D, T]) Check(ctx context.Context, tx T, resource string, shared bool) error {
-	return e.checkAs(ctx, tx, resource, writer, shared)
-}
-
-// CheckRead is the guard of a reader's own transaction.
-func (e *Engine[D, T]) CheckRead(ctx context.Context, tx T, resource string) error {
-	return e.checkAs(ctx, tx, resource, reader, false)
-}
-
-func (e *Engine[D, T]) checkAs(ctx context.Context, tx T, resource string, c Claimant, shared bool) error {
+// Check is the guard of the caller's own transaction, for a writer in the shared form if shared is set.
+func (e *Engine[D, T]) Check(ctx context.Context, tx T, resource string, c Claimant, shared bool) error {
 	c, err := e.admit(ctx, resource, c)
 	if err != nil {
 		return err
