@@ -247,7 +247,7 @@ var fenceMutants = table{
 			killer{onSQLite, "TestMarks_newerHolderComesAtEveryStep/SQLite,_journal_wal", `requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)`},
 		},
 		"sqlfence: Do reports its own claim to the hooks too": {
-			"if err := e.[-claimOnce(ctx, db, resource, c-]{+Claim(ctx, db, resource+}); err != nil {",
+			"if err := e.[-claimOnce(ctx, db, resource, c-]{+Claim(ctx, db, resource, Writer+}); err != nil {",
 			killer{onSQLite, "TestMarks_hooks/SQLite,_journal_wal", `require.NoError(t, failure, step.name)`},
 		},
 		"sqlfence: a refusal that the function returns is reported as the resource's": {
@@ -292,7 +292,7 @@ var fenceMutants = table{
 	"fence/internal/sqlmark/store.go": {
 		"sqlfence: a claim on SQLite reads before it writes": {
 			"if known == (marks{}) [-|| s.writesFirst -]{",
-			killer{onSQLite, "TestMarks_Claim_waitsForTheOneWriter/wal", `require.NoError(t, err, "%s has not waited", name)`},
+			killer{onSQLite, "TestMarks_Claim_locksBeforeItReads/wal", `r.mustBeShut(t)`},
 		},
 		"sqlfence: a token of another lock is accepted if it comes between a claim's two steps": {
 			`if {+c.Lock == "" && +}m.Refuse(resource, c) != nil {`,

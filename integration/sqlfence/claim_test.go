@@ -1,10 +1,9 @@
 package sqlfence_test
 
 import (
-	"context"
 	"math"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,33 +35,30 @@ func TestMarks_absurdToken(t *testing.T) {
 	})
 }
 
-// On SQLite a transaction that has read does not wait for the write lock. A claim waits, also where there is a mark.
-func TestMarks_Claim_waitsForTheOneWriter(t *testing.T) {
+// On SQLite a transaction that has read does not wait for the write lock, but fails if another has written since. So a
+// claim takes the lock before it reads, also where there is a mark.
+func TestMarks_Claim_locksBeforeItReads(t *testing.T) {
 	for _, journal := range []string{"wal", "delete"} {
 		t.Run(journal, func(t *testing.T) {
 			r := newRig(t, place{kind: storetest.SQLite, journal: journal})
-			once := r.with(t, sqlfence.Options{Attempts: 1})
-			require.NoError(t, once.claim(as(t, older), resource))
-			token := newer
-			for name, claim := range map[string]func() error{
-				"Claim":     func() error { return once.claim(as(t, token), resource) },
-				"ClaimRead": func() error { return once.claimRead(asReader(t, token), resource) },
-				"ClaimPath": func() error { return once.claimPath(as(t, token), resource) },
-				"Do":        func() error { return once.do(as(t, token), resource, false, nothing) },
-			} {
-				token++
-				claimed := make(chan error, 1)
-				require.NoError(t, r.do(as(t, older), "another", false, func(context.Context, conn) error {
-					go func() { claimed <- claim() }()
-					select {
-					case err := <-claimed:
-						require.NoError(t, err, "%s has not waited", name)
-					case <-time.After(300 * time.Millisecond): // SQLite does not show that somebody waits
-					}
-					return nil
-				}))
-				require.NoError(t, <-claimed, name)
-			}
+			require.NoError(t, r.claim(as(t, older), resource))
+			statements, raised := 0, 0
+			x := r.hooked(t, sqlfence.Options{}, func(request string) error {
+				statements++
+				switch {
+				case request == "begin":
+					statements = 0
+				case strings.HasPrefix(request, "UPDATE") && statements > 1: // it is not the lock itself
+					raised++
+					r.mustBeShut(t)
+				}
+				return nil
+			})
+			require.NoError(t, x.claim(as(t, older+1), resource))
+			require.NoError(t, x.claimRead(asReader(t, older+2), resource))
+			require.NoError(t, x.claimPath(as(t, older+3), resource))
+			require.NoError(t, x.do(as(t, older+4), resource, false, nothing))
+			require.Equal(t, 4, raised)
 		})
 	}
 }
