@@ -2,13 +2,13 @@ package sqlfence_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // of returns the context of a lock's holder, and readerOf that of a reader.
@@ -20,16 +20,6 @@ func of(t *testing.T, lock string, token fence.Token) context.Context {
 func readerOf(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
 	return fence.WithLock(asReader(t, token), lock)
-}
-
-// requireOther requires the refusal of a token because of its lock.
-func requireOther(t *testing.T, err error, lock string, token fence.Token, follows string) {
-	t.Helper()
-	require.ErrorIs(t, err, fence.ErrOtherLock)
-	require.NotErrorIs(t, err, fence.ErrStale)
-	other, ok := errors.AsType[*fence.OtherLockError](err)
-	require.True(t, ok)
-	require.Equal(t, fence.OtherLockError{Resource: resource, Token: token, Lock: lock, Follows: follows}, *other)
 }
 
 // The claim of another lock comes at every step of a transaction. The resource follows the transaction's lock, or no
@@ -56,7 +46,8 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 	err, arrived := r.meets(t, r.incrementOf(of(t, "accounts", older), how), when, mayPass, come)
 	if named || !when.before() {
 		require.NoError(t, err)
-		requireOther(t, arrived, "report", newer, "accounts")
+		want := &fence.OtherLockError{Token: newer, Lock: "report", Follows: "accounts"}
+		fencetest.RequireRefusal(t, want, arrived, resource, "the claim")
 		require.Equal(t, "accounts", r.marks(t, resource).Lock)
 		require.NoError(t, r.increment(of(t, "accounts", older), how, nowhere), "the refused claim has no effect")
 		require.EqualValues(t, 2, r.row(t).n)
@@ -64,7 +55,8 @@ func (r *rig) otherComes(t *testing.T, how form, named bool, when step) {
 	}
 	require.NoError(t, arrived)
 	if !how.checks() || !transient(err) {
-		requireOther(t, err, "accounts", older, "report")
+		want := &fence.OtherLockError{Token: older, Lock: "accounts", Follows: "report"}
+		fencetest.RequireRefusal(t, want, err, resource, "the transaction")
 	}
 	require.Zero(t, r.row(t).n)
 }
