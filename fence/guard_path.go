@@ -27,43 +27,32 @@ func (g *Guard) ClaimPath(path string, t Token) error {
 // for a function delays no other branch. Marks that it has raised before a refusal harm nobody: the lock was granted to
 // t, so those that they refuse had lost it before.
 func (g *Guard) claimPath(path string, t Token) error {
-	var nodes []*node
-	for i := range len(path) + 1 {
-		if i == len(path) || path[i] == '/' {
-			b := bare(claimant{t, i < len(path)})
-			b.above = b.read
-			nodes = append(nodes, &node{g.find(path[:i]), path[:i], b})
+	// each calls do for the nodes, with a bid that is like a reader's above the path's end, until do returns an error.
+	each := func(do func(m *mark, resource string, b bid) error) error {
+		for i := range len(path) + 1 {
+			if i == len(path) || path[i] == '/' {
+				b := bare(claimant{t, i < len(path)})
+				b.above = b.read
+				if err := do(g.find(path[:i]), path[:i], b); err != nil {
+					return err
+				}
+			}
 		}
+		return nil
 	}
-	if err := refusedAt(nodes); err != nil { // a token that is stale already raises nothing
+	err := each((*mark).refuse) // a token that is stale already raises nothing
+	if err == nil {
+		err = each(func(m *mark, resource string, b bid) error {
+			_, err := m.accept(resource, b, nil)
+			return err
+		})
+	}
+	if err != nil {
 		return err
 	}
-	for _, n := range nodes {
-		if _, err := n.accept(n.resource, n.bid, nil); err != nil {
-			return err
-		}
-	}
-	return refusedAt(nodes) // a newer holder may have come to one node while t waited at another
-}
-
-// refusedAt returns the refusal of the first node that refuses its bid.
-func refusedAt(nodes []*node) error {
-	for _, n := range nodes {
-		if err := n.refuse(n.resource, n.bid); err != nil {
-			return err
-		}
-	}
-	return nil
+	return each((*mark).refuse) // a newer holder may have come to one node while t waited at another
 }
 
 // CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same
 // errors.
 func (g *Guard) CheckPath(path string, t Token) error { return g.ClaimPath(path, t) }
-
-// node is a node of a path, and the bid there: a writer's at the path's end, like a reader's above.
-type node struct {
-	*mark
-
-	resource string
-	bid
-}

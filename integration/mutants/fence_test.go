@@ -93,7 +93,7 @@ var fenceMutants = table{
 	},
 	"fence/guard_path.go": {
 		"Guard: a path's claim does not reach the nodes above": {
-			"\t\tif {+n.read {\n\t\t\tcontinue\n\t\t}\n\t\tif +}_, err := n.accept(n.resource, n.bid, nil); err != nil {",
+			"{+\t\t\tif b.read {\n\t\t\t\treturn nil\n\t\t\t}\n+}\t\t\t_, err := m.accept(resource, b, nil)\n",
 			killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
 		},
 		"Guard: a path's check does not look at the nodes above": {
@@ -101,11 +101,11 @@ var fenceMutants = table{
 			killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)`},
 		},
 		"Guard: a path's claim waits for one node while it holds another": {
-			"\t\t[-if _, err := n.accept(n.resource, n.bid, nil-]{+n.turn <- struct{}{}\n\t\tdefer n.give()\n\t\tif err := n.raise(n.resource, n.bid+}); err != nil {",
+			"\t\t\t[-_, err := m.accept(resource, b, nil)\n\t\t\treturn err\n\t\t})\n-]{+m.turn <- struct{}{}\n\t\t\treturn m.raise(resource, b)\n\t\t})\n\t\t_ = each(func(m *mark, _ string, _ bid) error {\n\t\t\tselect {\n\t\t\tcase <-m.turn:\n\t\t\tdefault:\n\t\t\t}\n\t\t\treturn nil\n\t\t})\n+}",
 			killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"the claim holds %s", used)`},
 		},
 		"Guard: a path's claim without the last look": {
-			"return [-refusedAt(nodes)-]{+nil+} //",
+			"return [-each((*mark).refuse)-]{+nil+} //",
 			killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"it has waited at %s", busy)`},
 		},
 	},
