@@ -22,11 +22,6 @@ type holder struct {
 	claim int // the number of the call that claims first
 }
 
-// context returns the holder's context.
-func (h *holder) context(ctx context.Context) context.Context {
-	return Verb{Reads: h.reads}.Context(ctx, h.token)
-}
-
 // grants is a history of one read/write lock. The lock is strictly first in, first out: readers do not pass a waiting
 // writer. Holders unlock, or lose the lock while they are paused and act later. Each claims early, late or never.
 type grants struct {
@@ -113,7 +108,7 @@ func Grants(t *testing.T, v GrantVerbs) {
 			case claims:
 				verb = v.Claim
 			}
-			err := verb(by.context(t.Context()), resource)
+			err := verb(Verb{Reads: by.reads}.Context(t.Context(), by.token), resource)
 			g.log = append(g.log, fmt.Sprintf("%+v: %v", *by, err))
 			var want error
 			marks, want = marks.After(Verb{Reads: by.reads}, by.token, "", false)
