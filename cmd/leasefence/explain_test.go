@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -54,24 +53,6 @@ func TestExplain_lastEra(t *testing.T) {
 	})
 }
 
-// compacting compacts etcd's history after a number of reads.
-type compacting struct {
-	clientv3.KV
-
-	reads int
-}
-
-func (c *compacting) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	resp, err := c.KV.Get(ctx, key, opts...)
-	if c.reads--; c.reads == 0 && err == nil {
-		var put *clientv3.PutResponse
-		if put, err = c.Put(ctx, "zz", ""); err == nil {
-			_, err = c.Compact(ctx, put.Header.Revision)
-		}
-	}
-	return resp, err
-}
-
 // etcd may compact its history between two pages of a scan.
 func TestExplain_compactedBetweenPages(t *testing.T) {
 	t.Parallel()
@@ -88,13 +69,23 @@ func TestExplain_compactedBetweenPages(t *testing.T) {
 				}
 				put, err := client.Put(t.Context(), fmt.Sprintf("a/%x", int64(granted.ID)), "", clientv3.WithLease(granted.ID))
 				require.NoError(t, err)
-				client.KV = &compacting{client.KV, reads}
+				compactAfter := func(reads int) {
+					client.Inject(fakeetcd.Get, fakeetcd.Fault{Times: reads, OnAnswer: func() {
+						if reads--; reads == 0 {
+							put, err := client.Put(t.Context(), "zz", "")
+							require.NoError(t, err)
+							_, err = client.Compact(t.Context(), put.Header.Revision)
+							require.NoError(t, err)
+						}
+					}})
+				}
+				compactAfter(reads)
 				e, err := explain(t.Context(), client.Client, fence.Token(put.Header.Revision), "")
 				require.NoError(t, err)
 				require.Equal(t, verdictHolds, e.Verdict)
 				require.Equal(t, []string{"a"}, e.Names)
 
-				client.KV = &compacting{client.KV, 1}
+				compactAfter(1)
 				seen := 0
 				require.NoError(t, scan(t.Context(), client.Client, "", 0, func(*mvccpb.KeyValue) bool {
 					seen++

@@ -202,12 +202,7 @@ func endHold(t *testing.T, client *clientv3.Client, name, how string) {
 	resp, err := client.Get(rig.Bounded(t), name+"/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	require.Len(t, resp.Kvs, 1)
-	if how == "revoked" {
-		_, err = client.Revoke(rig.Bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease))
-	} else {
-		_, err = client.Delete(rig.Bounded(t), string(resp.Kvs[0].Key))
-	}
-	require.NoError(t, err)
+	contender{string(resp.Kvs[0].Key), clientv3.LeaseID(resp.Kvs[0].Lease), 0}.leave(t, client, how == "revoked")
 }
 
 // contender is a key in the queue of a name, and its lease.
