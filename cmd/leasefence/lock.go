@@ -88,7 +88,7 @@ off the local deadline, so CMD has ended before etcd lets anybody else in. If th
 else may be in already, and CMD gets SIGKILL at once. If somebody asks for the release (leasefence release), CMD gets SIGTERM
 and keeps the hold until it has ended.
 
-leasefence ends at most six seconds after CMD, also while etcd does not answer; the hold then ends with its lease, after --ttl.
+When CMD has ended, leasefence waits at most about six seconds for etcd; if that does not answer, the hold ends with its lease.
 It does not wait for processes that CMD leaves in the background, and its signals do not reach processes that move to another
 group, or run as another user: write sudo before leasefence, not before CMD. If leasefence itself is killed (SIGKILL), Linux kills
 CMD, unless that is set-user-ID, but not the processes that CMD has started; other systems kill neither. While

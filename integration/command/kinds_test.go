@@ -55,11 +55,13 @@ func TestLock_kinds(t *testing.T) {
 	}
 }
 
-// A command under a nested leasefence has only the token of the inner lock. It has the lock's era.
+// A command under a nested leasefence has only the token of the inner lock. It has the lock's era. A signal that is ignored,
+// as under nohup, stays ignored.
 func TestLock_nested(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	p := lock(t, addr, "a", "--shared", "--", program, "lock", "b", "--era", "1", "--", "sh", "-c", `env | grep -E "^LEASEFENCE_(TOKEN|LOCK|KEY|SHARED)=" | sort`)
+	p := lock(t, addr, "a", "--shared", "--", "sh", "-c", `trap "" HUP; exec "$@"`, "sh",
+		program, "lock", "b", "--era", "1", "--", "sh", "-c", `kill -HUP $$; env | grep -E "^LEASEFENCE_(TOKEN|LOCK|KEY|SHARED)=" | sort`)
 	require.Zero(t, p.end(t))
 	require.Regexp(t, "^LEASEFENCE_KEY=b/.*\nLEASEFENCE_LOCK=b\nLEASEFENCE_TOKEN=281474976710659\n$", p.stdout.String())
 	requireNothingLeft(t, client)

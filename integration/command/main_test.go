@@ -3,6 +3,7 @@
 package command_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,9 @@ func start(t *testing.T, endpoint string, args ...string) *running {
 // newCommand makes the command. It waits as long as a test does: the machine may be busy.
 func newCommand(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(rig.Bounded(t), program, args...)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience) // some tests need minutes
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, args...)
 	patiently := []string{"ETCDCTL_DIAL_TIMEOUT=60s", "ETCDCTL_COMMAND_TIMEOUT=60s", "GORACE=atexit_sleep_ms=0"}
 	cmd.Env = slices.Concat(os.Environ(), patiently, env)
 	return cmd

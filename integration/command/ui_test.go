@@ -166,7 +166,7 @@ func TestUI_showsATimeline(t *testing.T) {
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
 	p.has(t, "#log", "released")
 
-	lost := contend(t, client, 7, name+"/", "-a", "ledger@host-c/977").rev // ui sees its end in time, whenever it reads the remaining time
+	lost := contend(t, client, 15, name+"/", "-a", "ledger@host-c/977").rev // ui sees its end in time, whenever it reads the remaining time
 	waits := make(chan error, 1)
 	go func() { _, err := b.Lock(rig.Bounded(t), name); waits <- err }()
 	p.has(t, "#log", "lease expired")
