@@ -91,6 +91,20 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 	}
 }
 
+// Keys without a watch are read a little more often than once in each third of the TTL.
+func TestLock_readsWhatIsNotWatched(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		for i := range 300 { // 256 have a watch
+			e.lock(t, fmt.Sprint(i))
+		}
+		reads := func() int { return len(e.c.Calls(fakeetcd.Get)) + len(e.c.Calls(fakeetcd.Txn)) }
+		e.at(time.Second)
+		before := reads()
+		e.at(time.Second + 30*third)
+		require.InDelta(t, 32, reads()-before, 2)
+	})
+}
+
 // In its last second a lease has a TTL of 0, since etcd rounds down: it is not gone, and the other locks on it are
 // held.
 func TestLock_keyDeletedInTheLastSecondOfTheLease(t *testing.T) {
