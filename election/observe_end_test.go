@@ -96,11 +96,7 @@ func TestObserve_endsWithItsContext(t *testing.T) {
 		synctest.Wait()
 		a.stop()
 		synctest.Wait()
-		select {
-		case <-a.end:
-		default:
-			require.FailNow(t, "the observer waits for the client")
-		}
+		require.False(t, a.waiting(), "the observer waits for the client")
 
 		time.Sleep(catchUp)
 		a = observe(t, s.own, "n")

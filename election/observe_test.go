@@ -20,30 +20,24 @@ var none = election.Leader{}
 
 // audience is an observer that keeps up with the changes.
 type audience struct {
-	seen chan election.Leader
-	end  chan struct{} // closed when the iteration has ended
-	err  error         // the error that it ended with
-	stop context.CancelFunc
+	*action // the iteration
+	seen    chan election.Leader
+	stop    context.CancelFunc
 }
 
 func observe(t *testing.T, client *fakeetcd.Client, name string) *audience {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	a := &audience{seen: make(chan election.Leader, 10000), end: make(chan struct{}), stop: cancel}
-	go func() {
-		defer close(a.end)
+	a := &audience{seen: make(chan election.Leader, 10000), stop: cancel}
+	a.action = inBackground(func() (last error) {
 		for l, err := range election.Observe(ctx, client.Client, name) {
-			if err != nil {
-				a.err = err
-				continue // the iteration must end now
+			if last = err; err == nil { // after an error the iteration must end
+				a.seen <- l
 			}
-			a.seen <- l
 		}
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-a.end
+		return last
 	})
+	t.Cleanup(func() { cancel(); <-a.done })
 	return a
 }
 
@@ -71,7 +65,7 @@ func (a *audience) seesNothing(t *testing.T) {
 func (a *audience) ended(t *testing.T) error {
 	t.Helper()
 	select {
-	case <-a.end:
+	case <-a.done:
 	case <-time.After(time.Second):
 		require.FailNow(t, "the iteration goes on")
 	}

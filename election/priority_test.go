@@ -24,15 +24,13 @@ import (
 func (p *process) standsBy(t *testing.T, opts election.Options) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = election.Run(ctx, p.s, "x", opts, func(ctx context.Context, _ fence.Token) error {
+	runs := inBackground(func() error {
+		return election.Run(ctx, p.s, "x", opts, func(ctx context.Context, _ fence.Token) error {
 			<-ctx.Done()
 			return errMine
 		})
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	})
+	t.Cleanup(func() { cancel(); <-runs.done })
 	synctest.Wait()
 }
 

@@ -17,11 +17,10 @@ import (
 
 // role is a Run under way. Its lead returns when the test says so, or when the test ends.
 type role struct {
+	*action
 	terms chan *term
 	stop  context.CancelCauseFunc // ends Run's context
 	over  chan struct{}           // closed when the test ends
-	done  chan struct{}           // closed when Run has returned
-	err   error
 }
 
 // term is one call of lead.
@@ -37,17 +36,17 @@ type term struct {
 func (p *process) runs(t *testing.T, opts election.Options, options ...election.RunOption) *role {
 	t.Helper()
 	ctx, stop := context.WithCancelCause(t.Context())
-	r := &role{terms: make(chan *term, 100), stop: stop, over: make(chan struct{}), done: make(chan struct{})}
+	r := &role{terms: make(chan *term, 100), stop: stop, over: make(chan struct{})}
 	var leading atomic.Bool
-	go func() {
-		defer close(r.done)
-		r.err = election.Run(ctx, p.s, "x", opts, func(ctx context.Context, token fence.Token) error {
+	r.action = inBackground(func() error {
+		err := election.Run(ctx, p.s, "x", opts, func(ctx context.Context, token fence.Token) error {
 			assert.False(t, leading.Swap(true), "lead is running already")
 			defer leading.Store(false)
 			return r.lead(ctx, token)
 		}, options...)
 		assert.False(t, leading.Load(), "Run has returned while lead is running")
-	}()
+		return err
+	})
 	t.Cleanup(func() {
 		close(r.over)
 		stop(nil)
@@ -95,24 +94,15 @@ func (r *role) leadsSoon(t *testing.T) *term {
 // requireIdle checks that Run has not returned and lead has not been called again.
 func (r *role) requireIdle(t *testing.T) {
 	t.Helper()
-	synctest.Wait()
+	r.requireWaiting(t)
 	require.Empty(t, r.terms, "lead was called")
-	select {
-	case <-r.done:
-		require.FailNow(t, "Run has returned", "%v", r.err)
-	default:
-	}
 }
 
 // returned returns the result of Run, which must have returned by now.
 func (r *role) returned(t *testing.T) error {
 	t.Helper()
 	synctest.Wait()
-	select {
-	case <-r.done:
-	default:
-		require.FailNow(t, "Run has not returned")
-	}
+	require.False(t, r.waiting(), "Run has not returned")
 	require.Empty(t, r.terms, "lead was called")
 	return r.err
 }
