@@ -172,8 +172,8 @@ func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
 
 // raiseEra opens a session of each party in the next era, and waits until all witnesses are served.
 func (r *restoration) raiseEra(ctx context.Context) {
-	const turns = 4
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const turns, bound = 4, 5 * patience // for some hundred turns of all witnesses
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -183,7 +183,7 @@ func (r *restoration) raiseEra(ctx context.Context) {
 			done := w.until(ctx, turns, func(f fate) bool { return f == accepted })
 			r.report.count(restoredAfter, done)
 			if done < turns {
-				r.wrong("%s was not served in the next era in %v", w.name, patience)
+				r.wrong("%s was not served in the next era in %v", w.name, bound)
 			}
 		})
 	}

@@ -245,7 +245,7 @@ func (r *run) closeSessions(ctx context.Context) {
 
 // leftKeys waits until there is no key with the prefix, and returns those that are left.
 func (r *run) leftKeys(ctx context.Context, prefix string) (left []string) {
-	left = []string{"not known"}
+	left = []string{"not known"} // unless the servers answer
 	await(ctx, patience, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
