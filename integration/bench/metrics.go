@@ -72,6 +72,33 @@ func readServer(ctx context.Context, endpoint string) (c cost, err error) {
 	return c, nil
 }
 
+// awaitNoStream waits until the server has noticed that all streams of earlier rounds have ended: it counts their ends,
+// and the next round would pay for them.
+func awaitNoStream(ctx context.Context, endpoint string) error {
+	for {
+		all, err := etcdproc.Metrics(ctx, http.DefaultClient, "http://"+endpoint)
+		if err != nil {
+			return err
+		}
+		open := 0.0
+		for name, value := range all {
+			switch {
+			case !strings.Contains(name, `grpc_type="bidi_stream"`):
+			case strings.HasPrefix(name, "grpc_server_started_total{"):
+				open += value
+			case strings.HasPrefix(name, "grpc_server_handled_total{"):
+				open -= value
+			}
+		}
+		if open == 0 {
+			return nil
+		}
+		if err := sleep(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
 // metrics are what is added to a field. The server counts messages on a stream by calls of Recv, and the last call of
 // each stream returns its end instead of a message.
 var metrics = []struct {

@@ -70,6 +70,9 @@ func file(results []*result, sc *scenario, who role, samples []sample) []*result
 func (s *suite) round(ctx context.Context, prefix string, impl implementation, measure measurement) (samples []sample, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, roundTimeout, fmt.Errorf("not done in %s", roundTimeout))
 	defer cancel()
+	if err := awaitNoStream(ctx, s.endpoint); err != nil {
+		return nil, err
+	}
 	t := &trial{endpoint: s.endpoint, impl: impl, scale: s.scale, ttl: sessionTTL, prefix: prefix}
 	defer func() { err = errors.Join(err, t.close(ctx)) }()
 	samples, err = measure(ctx, t)
