@@ -53,13 +53,7 @@ type client struct {
 // newClient returns a client without a session.
 func (r *run) newClient(user string) *client {
 	c := &client{link: r.newLink(), name: user, id: r.secured.newIdentity(r.tb, user, r.report), in: faults.NewInterceptor(r.tb), ttl: ttl}
-	r.tb.Cleanup(func() {
-		if c.etcd != nil { // it may hang in its Close, and then it closes neither of these
-			_ = c.etcd.Lease.Close()
-			_ = c.etcd.ActiveConnection().Close()
-		}
-	})
-	c.etcd = etcdtest.NewClient(r.tb, c.endpoints, etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
+	c.etcd = r.connect(c.endpoints, etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
 		etcdtest.Dial(grpc.WithChainUnaryInterceptor(c.id.refused.intercept)), c.id.option())
 	return c
 }
@@ -115,24 +109,4 @@ func closeSession(ctx context.Context, s *lease.Session) error {
 		return nil
 	}
 	return err
-}
-
-// stuck are the functions in which etcd's client 3.7.3 may hang when it is closed: if a watch was refused while its
-// stream ended, the stream waits for a goroutine that waits for the stream. Users of the client's other streams notice
-// nothing.
-var stuck = []string{
-	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run.func1",
-	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveSubstream.func1",
-	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).close",
-}
-
-// stuckStream is left with an answer that nobody receives, so it counts only as the top function of a goroutine: a
-// stream that still waits for answers is a leak.
-const stuckStream = "go.etcd.io/etcd/client/v3.(*watchGRPCStream).serveWatchClient"
-
-// unclosed are the functions that also go on if the client hangs: its other streams, which it then does not close, and
-// their contexts.
-var unclosed = []string{
-	"go.etcd.io/etcd/client/v3.(*watchGRPCStream).run",
-	"context.(*cancelCtx).propagateCancel.func2",
 }

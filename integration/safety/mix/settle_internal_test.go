@@ -3,6 +3,7 @@ package mix
 import (
 	"context"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -131,8 +132,12 @@ func TestCloseSession_complainsOfNoSlowServer(t *testing.T) {
 		})
 		synctest.Wait()
 		require.ErrorContains(t, closeSession(t.Context(), busy), "have not ended")
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Contains(t, strings.Join(leftGoroutines(soon), ""), "leasefence/lease.")
 		close(ends)
 		wg.Wait()
+		require.Empty(t, leftGoroutines(t.Context()))
 	})
 }
 
@@ -153,19 +158,5 @@ func TestOverwrite_leavesNoKey(t *testing.T) {
 		require.False(t, overwrite(s, key))
 		require.Empty(t, server.Keys(""))
 		require.Len(t, server.History(key), 3, "the key was put twice and deleted once")
-	})
-}
-
-// Apart from that it is the test itself, of which a tool may call any method.
-func TestPatient_goesOnIfACleanupHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := &patient{TB: t}
-		release := make(chan struct{})
-		t.Cleanup(func() {
-			require.True(t, p.hung.Load())
-			close(release)
-		})
-		p.Cleanup(func() { <-release })
-		require.False(t, p.Failed())
 	})
 }
