@@ -62,7 +62,7 @@ func (s *Session) acquire(ctx context.Context, name string, options []LockOption
 func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
 	ctx, hooked := s.begin(ctx, name, opts.owner, m)
 	l, err := s.attempt(ctx, name, opts, m, hooked)
-	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+	if ctx.Err() == nil && errors.Is(err, rpctypes.ErrPermissionDenied) { // not the cause of the context
 		others := ""
 		switch m.kind {
 		case KindLockSet:

@@ -125,8 +125,8 @@ func (c *contender) keyDeleted() *LostError {
 func (c *contender) lose(cause *LostError) {
 	c.end(cause)
 	why := context.Cause(c.life)
-	ended := c.lost() != cause && !errors.Is(why, ErrMaxHold) && !errors.Is(why, ErrAskedToRelease) // the hold outlives those two
-	if ended || cause.Key == "" {                                                                   // the loss of a lease is logged once for all its locks
+	outlived := errors.Is(why, ErrMaxHold) || errors.Is(why, ErrAskedToRelease) // by the hold, which lasts until Unlock
+	if c.lost() != cause && !outlived || cause.Key == "" {                      // the loss of a lease is logged once for all its locks
 		return
 	}
 	c.g.guards.Remove(&c.entry)
