@@ -62,7 +62,7 @@ func (s *Session) acquire(ctx context.Context, name string, options []LockOption
 func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
 	ctx, hooked := s.begin(ctx, name, opts.owner, m)
 	l, err := s.attempt(ctx, name, opts, m, hooked)
-	if ctx.Err() == nil && errors.Is(err, rpctypes.ErrPermissionDenied) { // not the cause of the context
+	if !isCause(ctx, err) && errors.Is(err, rpctypes.ErrPermissionDenied) {
 		others := ""
 		switch m.kind {
 		case KindLockSet:
@@ -99,7 +99,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			return l, nil
 		case ctx.Err() != nil && gone != nil:
 			return nil, fmt.Errorf("%w (last attempt: %s)", err, gone.Error())
-		case ctx.Err() != nil || c.g == nil: // the cause may be any error, also one of etcd's
+		case c.g == nil || isCause(ctx, err):
 			return nil, err
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			gone = err
@@ -111,6 +111,12 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 		}
 		c.g.lose(&LostError{Reason: ReasonLeaseGone, LeaseID: c.g.id})
 	}
+}
+
+// isCause reports whether err is the cause of a context that has ended. A cause may be any error, also one of etcd's, and
+// says nothing of the lease.
+func isCause(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
 // contend waits for c's turn and makes a handle. If that fails, or a hook panics, it takes c out of every queue.

@@ -66,7 +66,7 @@ func (c *contender) stand(ctx context.Context, as candidacy.Candidate) (*contend
 		c.mark, c.entry.Touched = as.Mark, as.Touched
 		ahead, err := c.enter(ctx)
 		switch {
-		case again && ctx.Err() == nil && errors.Is(err, rpctypes.ErrLeaseNotFound): // the key was deleted because its lease had gone
+		case again && !isCause(ctx, err) && errors.Is(err, rpctypes.ErrLeaseNotFound): // the key was deleted because its lease had gone
 			lost := &LostError{Reason: ReasonLeaseGone, LeaseID: c.g.id}
 			c.g.lose(lost)
 			return c, lost

@@ -64,7 +64,7 @@ type Guards struct {
 	mu      sync.Mutex                      // guards the fields below
 	young   map[*Guarded]time.Time          // entries that are not guarded yet, and when they were added
 	old     map[*Guarded]context.CancelFunc // the others, and the function that ends the watch; nil without a watch
-	unread  map[*Guarded]struct{}           // entries of old that are to be read
+	unread  map[*Guarded]struct{}           // entries to be read; those that were removed are read in vain
 	watches int
 	ticking bool // the timer for young runs
 	looking bool // the timer for entries of old without a watch, or with a refused read, runs
