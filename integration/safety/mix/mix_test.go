@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	duration  = flag.Duration("duration", 0, "of the mix in TestSafety, which otherwise does nothing; a round that has begun is finished")
+	duration  = flag.Duration("duration", -1, "of the mix in TestSafety, which does nothing without it; a round that has begun is finished")
 	seed      = flag.Uint64("seed", rand.Uint64(), "of the random choices of TestSafety; default: a new one each time")
 	first     = flag.Bool("first", false, "stop TestSafety after the first round with a violation")
 	histories = flag.String("histories", "", "keep all histories of TestSafety in this `folder`; default: only those with violations, in a temporary folder")
@@ -32,9 +32,10 @@ var (
 
 // TestSafety is make safety and make soak.
 func TestSafety(t *testing.T) {
-	if *duration == 0 {
+	if *duration < 0 {
 		return
 	}
+	require.Positive(t, *duration)
 	opts := mix.Options{Seed: *seed, Duration: *duration, First: *first, Dir: *histories, KeepAll: *histories != ""}
 	if opts.KeepAll {
 		require.NoError(t, os.MkdirAll(opts.Dir, 0o750))

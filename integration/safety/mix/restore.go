@@ -148,15 +148,17 @@ const restoredFault = "restored from a snapshot"
 
 // awaitEnds waits for the end of handles that were live when the members were killed.
 func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	back := time.Now()
 	for h, p := range live {
+		bound := p.ttl + 3*time.Second // the deadline, or a renewal that finds the restore
 		select {
 		case <-ctx.Done():
-		case <-h.ctx.Done(): // by its deadline, or by a renewal that finds the restore
+			return
+		case <-h.ctx.Done():
+		case <-time.After(time.Until(back.Add(bound))):
 		}
 		if h.ctx.Err() == nil { // the time may be over because the wait for another handle was long
-			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, patience)
+			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
 			continue
 		}
 		cause := context.Cause(h.ctx)

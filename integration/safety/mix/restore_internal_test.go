@@ -90,7 +90,7 @@ func TestRestoration_findsAHandleThatDoesNotEnd(t *testing.T) {
 		}
 		r.awaitEnds(t.Context(), live)
 		require.Len(t, r.report.Violations, 1)
-		require.Contains(t, r.report.Violations[0].Text, "client for c is live 1m0s after")
+		require.Contains(t, r.report.Violations[0].Text, "client for c is live 5s after")
 		require.Equal(t, 1, r.report.Counts[restoredEnded], "the others were released")
 		require.Equal(t, 1, r.report.Counts[restoredSaid])
 	})

@@ -152,8 +152,14 @@ func (r *round) settle(ctx context.Context) {
 	r.giveUp()
 	processes.Wait()
 	r.peace(ctx)
-	if left := r.leftKeys(ctx, roundPrefix(r.number)); len(left) > 0 {
-		r.complain("I7", "%v after all locks were released, keys are left: %s", patience, strings.Join(left, ", "))
+	bound := served
+	left := r.leftKeys(ctx, roundPrefix(r.number), bound)
+	if len(left) > 0 && r.pulse.wasSlow(r.tape.Now()-bound) {
+		bound = patience
+		left = r.leftKeys(ctx, roundPrefix(r.number), bound)
+	}
+	if len(left) > 0 {
+		r.complain("I7", "%v after all locks were released, keys are left: %s", bound, strings.Join(left, ", "))
 	}
 	r.awaitObservers(ctx, served)
 	r.out.close()

@@ -220,11 +220,11 @@ func (r *run) closeSessions(ctx context.Context) {
 			r.report.violate(0, "end", "close the session of %s: %v", c.name, err)
 		}
 	}
-	if left := r.leftKeys(ctx, ""); len(left) > 0 {
+	if left := r.leftKeys(ctx, "", served); len(left) > 0 {
 		r.report.violate(0, "I7", "keys are left after Close: %q", left)
 	}
 	left := 0
-	await(ctx, patience, func(ctx context.Context) (bool, error) {
+	await(ctx, served, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Leases(ctx)
 		if err == nil {
 			left = len(resp.Leases)
@@ -232,14 +232,14 @@ func (r *run) closeSessions(ctx context.Context) {
 		return left == 0, err
 	})
 	if left > 0 {
-		r.report.violate(0, "end", "%d leases are left %v after Close", left, patience)
+		r.report.violate(0, "end", "%d leases are left %v after Close", left, served)
 	}
 }
 
-// leftKeys waits until there is no key with the prefix, and returns those that are left.
-func (r *run) leftKeys(ctx context.Context, prefix string) (left []string) {
+// leftKeys waits until there is no key with the prefix, and returns those that are left after bound.
+func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) (left []string) {
 	left = []string{"not known"} // unless the servers answer
-	await(ctx, patience, func(ctx context.Context) (bool, error) {
+	await(ctx, bound, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		if err != nil {
 			return false, err
