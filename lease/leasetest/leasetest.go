@@ -21,6 +21,7 @@ package leasetest
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -88,8 +89,9 @@ func (s *Server) Session(tb testing.TB, opts lease.Options) *Session {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
+		closed := errors.Is(session.Status().Err, lease.ErrClosed) // by the test, which has the error
 		c.Heal()
-		if err := session.Close(context.WithoutCancel(tb.Context())); err != nil && c.Ctx().Err() == nil {
+		if err := session.Close(context.WithoutCancel(tb.Context())); err != nil && !closed && c.Ctx().Err() == nil {
 			tb.Errorf("leasetest: %v", err)
 		}
 	})

@@ -61,6 +61,16 @@ func TestSession_Revoke(t *testing.T) {
 	})
 }
 
+// A test may close a session that is cut off, as a service does that stops while etcd cannot be reached.
+func TestSession_Partition_closedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := leasetest.New(t)
+		s := srv.Session(t, lease.Options{})
+		s.Partition()
+		require.ErrorContains(t, s.Close(t.Context()), "expires by itself")
+	})
+}
+
 func requireReason(t *testing.T, l *lease.Lock, want lease.Reason) {
 	t.Helper()
 	var lost *lease.LostError
