@@ -175,9 +175,9 @@ func TestReads_end(t *testing.T) {
 			require.ErrorContains(t, err, ` "n": `)
 
 			require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
-			require.EqualError(t, read(t.Context(), s.c.Client, ""), "election: name is empty, want 1 to 2048 bytes")
+			require.EqualError(t, read(t.Context(), s.c.Client, ""), "election: name is empty, want 1 to 2304 bytes")
 			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" ends with "/"`)
-			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 2049)), "election: name has 2049 bytes")
+			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 2305)), "election: name has 2305 bytes")
 			_ = s.c.Close()
 			require.ErrorContains(t, read(t.Context(), s.c.Client, "n"), "client is closed")
 		})

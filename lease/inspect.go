@@ -88,15 +88,10 @@ func checkInspected(client *clientv3.Client, name string) error {
 	if err := checkClient(client); err != nil {
 		return err
 	}
-	if err := checkQueueName(name); err != nil {
+	if err := queue.CheckQueueName(name); err != nil {
 		return fmt.Errorf("lease: name %w", err)
 	}
 	return nil
-}
-
-// checkQueueName checks a full name as spelled in the keys: nodes and slots have parts that begin with "~".
-func checkQueueName(name string) error {
-	return queue.CheckFullName(strings.ReplaceAll(name, "/~", "/"))
 }
 
 const (

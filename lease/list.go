@@ -57,8 +57,8 @@ func List(ctx context.Context, client *clientv3.Client, prefix string) iter.Seq2
 
 func checkListed(client *clientv3.Client, prefix string) error {
 	switch {
-	case len(prefix) > 2*queue.MaxName: // a session's, and a name
-		return fmt.Errorf("lease: prefix has %d bytes, want 0 to %d", len(prefix), 2*queue.MaxName)
+	case len(prefix) > queue.MaxFullName:
+		return fmt.Errorf("lease: prefix has %d bytes, want 0 to %d", len(prefix), queue.MaxFullName)
 	case !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0):
 		return fmt.Errorf("lease: prefix is %q, want UTF-8 without NUL", prefix)
 	}
@@ -139,7 +139,7 @@ func (l *listing) take(kv *mvccpb.KeyValue) {
 	if turnstile, slot := queue.SlotOf(name + "/"); slot && len(turnstile) > len(l.prefix) {
 		name = strings.TrimSuffix(turnstile, "/")
 	}
-	if !strings.HasPrefix(name, l.prefix) || checkQueueName(name) != nil {
+	if !strings.HasPrefix(name, l.prefix) || queue.CheckQueueName(name) != nil {
 		return
 	}
 	// The open queues all enclose the key, the longest name most closely. A semaphore may have to be opened after a

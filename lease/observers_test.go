@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -43,10 +44,10 @@ func TestObservers_errors(t *testing.T) {
 			require.EqualError(t, call(ctx, nil, "a"), "lease: client is nil, want an etcd client")
 			if verb == "list" {
 				require.EqualError(t, call(ctx, client, "\xff"), `lease: prefix is "\xff", want UTF-8 without NUL`)
-				require.EqualError(t, call(ctx, client, strings.Repeat("a", 2049)), "lease: prefix has 2049 bytes, want 0 to 2048")
+				require.EqualError(t, call(ctx, client, strings.Repeat("a", 2305)), "lease: prefix has 2305 bytes, want 0 to 2304")
 			} else {
-				require.EqualError(t, call(ctx, client, ""), "lease: name is empty, want 1 to 2048 bytes")
-				require.ErrorContains(t, call(ctx, client, "a/~b/"), `lease: name "a/b/" ends with "/"`)
+				require.EqualError(t, call(ctx, client, ""), "lease: name is empty, want 1 to 2304 bytes")
+				require.ErrorContains(t, call(ctx, client, "a/~b/"), `lease: name "a/~b/" ends with "/"`)
 			}
 			require.Len(t, e.c.Calls(fakeetcd.Any), sent, "nothing is sent")
 
@@ -89,6 +90,15 @@ func TestObservers_anyPrefix(t *testing.T) {
 			e.release(t, full, lease.ReleaseOptions{})
 			e.at(time.Second)
 			require.ErrorIs(t, l.Err(), lease.ErrAskedToRelease)
+			require.NoError(t, l.Unlock(t.Context()))
+
+			// The names of slots and of a tree's nodes are longer.
+			permit, node := e.permit(t, name, 1024), e.tree(t, strings.Repeat("n/", 63)+name[:1024-2*63])
+			for _, ctx := range []context.Context{permit.Context(), node.Context()} {
+				full, _ := fence.LockFromContext(ctx)
+				require.Len(t, e.inspect(t, full).Holders, 1)
+				require.Len(t, e.list(t, full), 1)
+			}
 		})
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -24,7 +23,7 @@ func oneName(cmd *cobra.Command, args []string) error {
 // checkName checks a name as it stands in etcd. Unlike a name that a user may lock, it may have a session's prefix, and
 // parts that begin with "~": those of slots and of nodes of a tree.
 func checkName(name string) error {
-	if err := locks.CheckFullName(strings.ReplaceAll(name, "/~", "/")); err != nil {
+	if err := locks.CheckQueueName(name); err != nil {
 		return fmt.Errorf("NAME %w", err)
 	}
 	return nil
@@ -45,8 +44,8 @@ func thenPrefix(n int) cobra.PositionalArgs {
 			return err
 		}
 		switch prefix := args[n]; {
-		case len(prefix) > 2*locks.MaxName: // lease.Options.Prefix and a name
-			return usageError("PREFIX has %d bytes, want 0 to %d", len(prefix), 2*locks.MaxName)
+		case len(prefix) > locks.MaxFullName:
+			return usageError("PREFIX has %d bytes, want 0 to %d", len(prefix), locks.MaxFullName)
 		case !utf8.ValidString(prefix):
 			return usageError("PREFIX is %q, want UTF-8", prefix)
 		}

@@ -118,12 +118,12 @@ func TestUsage_wrongTexts(t *testing.T) {
 		args []string
 	}{
 		{`NAME "~a" has a part that begins with "~"`, []string{"get", "~a"}},
-		{`NAME is empty, want 1 to 2048 bytes`, []string{"watch", ""}},
+		{`NAME is empty, want 1 to 2304 bytes`, []string{"watch", ""}},
 		{`NAME "a/" ends with "/"`, []string{"release", "a/", "--yes", "--token", "7"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"ls", "\xff"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"doctor", "\xff"}},
 		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},
-		{`PREFIX has 2049 bytes, want 0 to 2048`, []string{"explain", "7", strings.Repeat("a", 2049)}},
+		{`PREFIX has 2305 bytes, want 0 to 2304`, []string{"explain", "7", strings.Repeat("a", 2305)}},
 		{`--owner has 4097 bytes, want 0 to 4096`, []string{"lock", "a", "--owner", strings.Repeat("a", 4097), "--", "true"}},
 		{`--all: NAME "a\nb" has a line break`, []string{"lock", "--all", "a\nb", "c", "--", "true"}},
 		{`--all: 65 names, want 64 at most`, append(append([]string{"lock", "--all"}, manyNames(65)...), "--", "true")},

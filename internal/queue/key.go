@@ -12,8 +12,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// MaxName is the longest name, in bytes.
-const MaxName = 1024
+// MaxName is the longest name, in bytes; a session's prefix may be as long. MaxFullName is for both together, with what
+// the names of slots and of a tree's nodes have in addition. It is fence.MaxLock.
+const (
+	MaxName     = 1024
+	MaxFullName = 2304
+)
 
 // Entry is one place in the queue of one name.
 type Entry struct {
@@ -173,21 +177,32 @@ func CheckName(name string) error {
 		return fmt.Errorf("%q begins or ends with \"/\"", name)
 	case strings.Contains(name, "//"):
 		return fmt.Errorf("%q contains \"//\"", name)
-	case HasReserved(name):
-		return fmt.Errorf("%q has a part that begins with \"~\"", name)
 	}
-	return nil
+	return checkReserved(name, name)
 }
 
 // CheckFullName is CheckName for a name behind a session's prefix, which may begin with "/" and contain "//".
 func CheckFullName(name string) error {
-	if err := checkText(name, 2*MaxName); err != nil {
+	if err := CheckQueueName(name); err != nil {
 		return err
 	}
-	switch {
-	case strings.HasSuffix(name, "/"):
+	return checkReserved(name, name)
+}
+
+// CheckQueueName is CheckFullName for a name as spelled in the keys: slots and nodes have parts that begin with "~".
+func CheckQueueName(name string) error {
+	if err := checkText(name, MaxFullName); err != nil {
+		return err
+	}
+	if strings.HasSuffix(name, "/") {
 		return fmt.Errorf("%q ends with \"/\"", name)
-	case HasReserved(name):
+	}
+	return checkReserved(name, strings.ReplaceAll(name, "/~", "/"))
+}
+
+// checkReserved refuses a name if the form of it has a reserved part.
+func checkReserved(name, form string) error {
+	if HasReserved(form) {
 		return fmt.Errorf("%q has a part that begins with \"~\"", name)
 	}
 	return nil
