@@ -37,7 +37,7 @@ func TestLeadership_stepsDownWhenAsked(t *testing.T) {
 		now, err := election.Current(t.Context(), p.c.Client, "x")
 		require.NoError(t, err)
 		require.Equal(t, before, now)
-		require.NoError(t, l.Resign(t.Context()))
+		require.NoError(t, l.Resign(l.Context()), "on its own context, which has ended already")
 		require.NoError(t, next.won(t).Resign(t.Context()))
 	})
 }

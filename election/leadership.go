@@ -161,12 +161,12 @@ func (l *Leadership) Resign(ctx context.Context) error {
 
 // finish ends the leadership's context and, except under Run, deletes its key.
 func (l *Leadership) finish(ctx context.Context) (missed, err error) {
-	alive := ctx.Err() == nil
+	ended := ctx.Err() != nil && l.ctx.Err() == nil
 	l.stop()
 	if l.byRun {
 		return nil, nil
 	}
-	ctx, cancel := scope.Beyond(ctx, l.ctx, alive, l.hold.Patience)
+	ctx, cancel := scope.Beyond(ctx, l.ctx, ended, l.hold.Patience)
 	defer cancel()
 	return l.release(ctx)
 }

@@ -158,7 +158,7 @@ func TestLock_longestHold(t *testing.T) {
 		locked, ok := errors.AsType[*lease.LockedError](err)
 		require.True(t, ok)
 		require.Equal(t, "session", locked.Owner, "an option changes what it names")
-		require.NoError(t, l.Unlock(t.Context()))
+		require.NoError(t, l.Unlock(l.Context()), "on its own context, which has ended already")
 		require.Empty(t, e.keys(""))
 
 		l, err = e.s.TryLock(t.Context(), "a", lease.WithMaxHold(time.Minute))

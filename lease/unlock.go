@@ -35,10 +35,10 @@ func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (delet
 	}
 	then := time.Now()
 	l.g.checkDeadline() // the deadline's timer may be late
-	alive := ctx.Err() == nil
+	ended := ctx.Err() != nil && l.life.Err() == nil
 	reports := l.hooked.unlocking()
 	l.end(ErrUnlocked)
-	ctx, cancel := scope.Beyond(ctx, l.life, alive, releaseBound(l.g.ttl))
+	ctx, cancel := scope.Beyond(ctx, l.life, ended, releaseBound(l.g.ttl))
 	defer cancel()
 	if l.timer != nil {
 		l.timer.Stop()

@@ -106,6 +106,18 @@ func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
 	}
 }
 
+// The context of another lock, which was unlocked before, is not the lock's own: Unlock does not wait beyond its end.
+func TestLock_Unlock_onTheContextOfAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		l, other := e.lock(t, "a"), e.lock(t, "b")
+		require.NoError(t, other.Unlock(t.Context()))
+		e.c.Cut()
+		require.ErrorContains(t, l.Unlock(other.Context()), "in the background")
+		require.Zero(t, e.now())
+		e.c.Restore()
+	})
+}
+
 // Unlock returns a refusal; the reaper keeps trying.
 func TestLock_Unlock_refused(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {

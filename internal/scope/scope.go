@@ -23,11 +23,12 @@ func Work(handle, caller context.Context) (work context.Context, done func()) {
 	return Join(joint{handle, caller}, caller)
 }
 
-// Beyond returns the context for the rest of a call that has just ended handle, such as Unlock. It is ctx, unless ctx
-// was alive before and has ended with handle, because it is handle or derived from it. Then the result has not ended:
-// it lasts until ctx's deadline, but no longer than bound. The cancel function must be called.
-func Beyond(ctx, handle context.Context, alive bool, bound time.Duration) (context.Context, context.CancelFunc) {
-	if !alive || ctx.Err() == nil || context.Cause(ctx) != context.Cause(handle) { //nolint:errorlint // the same value
+// Beyond returns the context for the rest of a call that has just ended handle, such as Unlock. It is ctx, unless ctx has
+// ended with handle, because it is handle or derived from it. Then the result has not ended: it lasts until ctx's
+// deadline, but no longer than bound. ended reports that ctx had ended before the call though handle had not. The cancel
+// function must be called.
+func Beyond(ctx, handle context.Context, ended bool, bound time.Duration) (context.Context, context.CancelFunc) {
+	if ended || ctx.Err() == nil || context.Cause(ctx) != context.Cause(handle) { //nolint:errorlint // the same value
 		return ctx, func() {}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
