@@ -28,8 +28,8 @@ import (
 //
 // What ended first decides what happens next:
 //
-//	lead returned nil, or resigned      Run returns nil, or why the key was not released; with [WithRejoin] it
-//	                                    campaigns again
+//	lead returned nil, also if it has   Run returns nil, or why the key was not released; with [WithRejoin] it
+//	resigned                            campaigns again
 //	lead returned an error              Run returns it, wrapped
 //	a higher priority was preferred     Run campaigns again, whatever lead returned; see [Options].KeepLead
 //	lease.Release asked for it          Run campaigns again, whatever lead returned

@@ -19,9 +19,10 @@ import (
 // batches before it revokes the lease: etcd serves nobody else while it deletes the keys of a revoked lease.
 //
 // Ctx bounds Close, plus one second if something in the caller's client ignores its context. Close waits up to a tenth
-// of a second for log lines that are not written yet. If ctx ends, or the server cannot be reached, renewals stop all
-// the same and the lease's TTL cleans up the rest; the error says so. In particular the lease is not revoked under a
-// function that is still running. Calling Close again waits for the first call and returns its result.
+// of a second for log lines that are not written yet. If ctx ends, or etcd has not confirmed the revocation
+// within 10 s at most, renewals stop all the same and the lease's TTL cleans up the rest; the error says so. In
+// particular the lease is not revoked under a function that is still running. Calling Close again waits for the first
+// call and returns its result.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing {
@@ -70,7 +71,7 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	switch {
 	case err == nil:
 	case g.adopted:
-		err = fmt.Errorf("lease: close: %w; what is left goes with lease %x", err, int64(g.id))
+		err = fmt.Errorf("lease: close: %w; the rest will be deleted with lease %x", err, int64(g.id))
 	default:
 		err = fmt.Errorf("lease: close: %w; lease %x expires by itself", err, int64(g.id))
 	}

@@ -36,7 +36,7 @@ const (
 // List reads the names of keys alone, in pages, so neither their number nor the size of their values loads etcd or
 // memory much. Therefore Owner and TTL are empty, Lease is what the key's name says, and a key that somebody planted in
 // the form of a contender's is listed; [Inspect] checks the leases. Keys of other forms are skipped, and so are those
-// that name a lease as small as 7 or "cafe".
+// that name a lease below 2^32, as neither etcd nor a session chooses one.
 //
 // All queues are as of one revision, that of the first page. If that revision is compacted meanwhile, the rest is as of
 // the time when it is read. Failures that may pass are retried until ctx ends. List needs read permission on all keys

@@ -102,7 +102,7 @@ func checkOwner(field, owner string) error {
 	return nil
 }
 
-// LockOption is an option of one acquisition, for [Session.Lock], [Session.TryLock] and [Session.Do].
+// LockOption is an option of one acquisition.
 type LockOption func(*lockOptions)
 
 type lockOptions struct {

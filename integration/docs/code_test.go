@@ -31,7 +31,7 @@ func useLease(ctx context.Context, client *clientv3.Client, ledger *ledger, entr
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, session.Close(context.WithoutCancel(ctx))) }()
+	defer func() { err = errors.Join(err, session.Close(context.WithoutCancel(ctx))) }() // err is the named result
 
 	return session.Do(ctx, "invoices/nightly", func(ctx context.Context, token fence.Token) error {
 		// ctx ends before anybody else can get the lock. Send the token with every write.
