@@ -8,12 +8,8 @@
 //
 // # Guarantees
 //
-// The guarantees are those of package lease. Two leaderships of one election are never live (their contexts not done)
-// at the same instant, as long as processes run and clocks tick at about the same rate: a local timer ends a leader's
-// context before the server can let another candidate lead, whatever happens to the network. The wall clock is never
-// read. Tokens grow from leader to leader, in the order of leading, across processes, leader changes of etcd and
-// restarts. A campaign that fails leaves nothing behind. A process that is paused past its deadline may still have a
-// write on its way: only the fence at the resource refuses that write.
+// They are those of package lease: two leaderships of one election are never live (their contexts not done) at the same
+// instant, and tokens grow from leader to leader, in the order of leading. The wall clock is never read.
 //
 // Lease and key identify a leader, never its value: two candidates with the same value are two candidates.
 //
@@ -61,8 +57,7 @@
 //
 // As much as a lock: a campaign is one transaction. A resignation is another, and the next candidate gets one event. A
 // change of leader wakes one candidate, however many wait; a second later the new leader reads once whether to prefer
-// another. A waiting candidate has two watches, one on a key ahead of it and one on its own. All observers of one
-// election in a process share a watch.
+// another. A waiting candidate has two watches, one on a key ahead of it and one on its own.
 //
 // # With etcd's own elections
 //

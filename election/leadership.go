@@ -41,8 +41,7 @@ type Leadership struct {
 // Campaign waits until this candidate leads the election called name, and returns its leadership. Candidates wait in
 // the order in which they came, also those of one session, but see [Options].Priority.
 //
-// A name is as for [lease.Session.Lock], with the session's prefix before it. concurrency.Election and etcdctl elect
-// with the same name use the same keys, and so do locks of that name: all of them stand in one queue.
+// A name is as for [lease.Session.Lock]. The session puts its prefix before it.
 //
 // Ctx bounds the wait only; the leadership lasts until Resign or a loss. On an error the caller does not lead, and its
 // key is deleted or will be deleted in the background. The error wraps ctx's cause if ctx ended, matches

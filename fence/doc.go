@@ -25,12 +25,12 @@
 //     they saw: that would fence the writer that holds the lock. The tokens of read locks have a separate mark, see
 //     below.
 //   - Never delete a mark, even if the resource has no holder: without the mark every old token is accepted again.
-//   - Use the tokens of one lock for each resource. A lock does not exclude the holder of another lock, whose token may
-//     be higher. A resource remembers the lock that it follows and refuses the tokens of others; see below.
-//     ETCD_LOCK_REV of `etcdctl lock` is the revision of a response header and so no token of the lock.
+//   - Use the tokens of one lock for each resource, see below. ETCD_LOCK_REV of `etcdctl lock` is the revision of a
+//     response header and so no token of the lock.
 //
 // # A token belongs to a lock
 //
+// Tokens order the grants of one lock. A lock does not exclude the holder of another lock, whose token may be higher.
 // The contexts of locks and elections carry the lock's name beside the token; [WithLock] adds it to other contexts. In
 // every store that keeps marks, a mark follows the lock of the first token that comes with a name. From then on
 //

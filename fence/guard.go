@@ -46,10 +46,8 @@ func (e *StaleError) Is(target error) bool { return target == ErrStale }
 // its token is older than one of the two, a reader if its token is older than the write mark. So readers do not refuse
 // each other.
 //
-// Tokens order the grants of one lock only, so a resource follows one lock: that of the first accepted token that comes
-// with a lock's name; see [WithLock]. Tokens of other locks are refused with an [*OtherLockError] until [Guard.Move].
-// The verbs with a context take the name from it. The verbs without a context know no name: their caller must know that
-// the token is of the resource's lock.
+// A resource follows one lock, see the package's documentation. The verbs with a context take the lock's name from it.
+// The verbs without a context know no name: their caller must know that the token is of the resource's lock.
 //
 // The zero value is ready for use and has no marks. A Guard is safe for concurrent use and must not be copied after its
 // first use. It never deletes the mark of a resource, so the service and not its clients should choose the names. A

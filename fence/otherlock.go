@@ -17,9 +17,6 @@ var ErrOtherLock = errors.New("fence: token of another lock")
 
 // OtherLockError is the refusal of a token that belongs to another lock than the resource follows. It matches
 // [ErrOtherLock].
-//
-// Tokens order the grants of one lock. A lock does not exclude the holder of another lock, whose token may be higher:
-// the resource would then refuse the rightful holder.
 type OtherLockError struct {
 	Resource string
 	Token    Token  // the refused token, of a reader if Read is set

@@ -32,7 +32,7 @@
 // successor.
 //
 // A restore of etcd takes revisions, and so tokens, back. When the session sees that, it ends with [ErrRestored]. The
-// operator then raises [Options].Era; see docs/mechanics.md. [Lock.Explain] reports whether that is why a resource
+// operator then raises [Options].Era; see docs/etcd.md. [Lock.Explain] reports whether that is why a resource
 // refused a token.
 //
 // # What ends a handle
@@ -58,8 +58,6 @@
 // Each reader has its own place in etcd's queue. It waits for the writers that entered before it, and for no reader. A
 // writer waits for everybody that entered before it. So neither starves: a reader does not overtake a writer that waits
 // in etcd's queue. The fence needs that too, since a reader that entered later has the higher token.
-//
-// A set of names has its own place in all of its queues, at the same revision in each.
 //
 // # With etcd's own concurrency package
 //

@@ -15,10 +15,8 @@ type ReadLock struct{ held }
 // time. Its writers, each of which excludes all others, are [Session.Lock], [Session.Do], concurrency.Mutex of etcd and
 // etcdctl lock.
 //
-// Readers and writers are served in the order in which they enter etcd's queue, so neither starves: a reader waits for
-// the writers that entered before it, also for those that still wait, and a writer waits for everybody before it. Each
-// reader has its own place in that queue. Of the writers of one session only the first has a place there, see the
-// package's section on order: a reader of that session overtakes the others.
+// Readers and writers are served in the order in which they enter etcd's queue, see the package's section on order. Of
+// the writers of one session only the first has a place there: a reader of that session overtakes the others.
 //
 // A read lock is not reentrant: if a writer waits, a second RLock of the same caller waits behind that writer, which
 // waits for the first. A read lock cannot be turned into a write lock, nor a write lock into a read lock: two readers

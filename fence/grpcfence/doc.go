@@ -14,11 +14,11 @@
 //
 // # The name of the lock
 //
-// A token belongs to a lock, whose name [fence.LockFromContext] returns. A resource follows one lock, and refuses the
-// tokens of others. The client sends no name if the context carries none, or carries the token of several locks that
-// were granted as one: choose one with [fence.ForLock]. In the metadata, "%" and two upper-case hex digits stand for
-// each byte of the name except A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence. It has at most 6,912 bytes
-// there: servers of other languages may bound a call's metadata by 8 KiB. No other spelling is accepted.
+// A token belongs to a lock, see package fence. The client sends no name if the context carries none, or carries the
+// token of several locks that were granted as one: choose one with [fence.ForLock]. In the metadata, "%" and two
+// upper-case hex digits stand for each byte of the name except A-Z, a-z, 0-9 and "-._~/", as in the header of
+// httpfence. It has at most 6,912 bytes there: servers of other languages may bound a call's metadata by 8 KiB. No
+// other spelling is accepted.
 //
 // If the resource follows no lock, it accepts a token without a name. If it follows one, the check decides:
 // [fence.Guard.AllowUnnamed], or the option of a store. Older clients send no name, and older servers ignore it. So

@@ -14,10 +14,10 @@
 //
 // # The name of the lock
 //
-// A token belongs to a lock, whose name [fence.LockFromContext] returns. A resource follows one lock, and refuses the
-// tokens of others. Transport sends no name if the context carries none, or carries the token of several locks that
-// were granted as one: choose one with [fence.ForLock]. In the header, "%" and two upper-case hex digits stand for each
-// byte of the name except A-Z, a-z, 0-9 and "-._~/", so that it has at most 6,912 bytes. No other spelling is accepted:
+// A token belongs to a lock, see package fence. Transport sends no name if the context carries none, or carries the
+// token of several locks that were granted as one: choose one with [fence.ForLock]. In the header, "%" and two
+// upper-case hex digits stand for each byte of the name except A-Z, a-z, 0-9 and "-._~/", so that it has at most 6,912
+// bytes. No other spelling is accepted:
 //
 //	Fencing-Token: 54
 //	Fencing-Lock: /locks/orders%20of%20today

@@ -4,17 +4,11 @@
 //
 // # Scope
 //
-// [Marks] keeps a mark for each resource, in a table of the same database: the highest token that was accepted. The
-// transaction that writes compares the mark and locks it. A resource is whatever one lock protects; its name, 1 to 255
-// bytes of UTF-8 without control characters, is the key of the mark. The verbs are those of package fence. A holder
-// calls [Marks.Claim] once, before its first read. It writes with [Marks.Do], or with [Marks.Check] as the first
-// statement of its own transaction. [Marks.DoShared] and [Marks.CheckShared] let transactions of one holder run
-// concurrently. [Marks.UpdateRow] fences single rows by a column of theirs, without a mark. There are more verbs for
-// holders of read locks and of tree locks.
-//
-// The table, the statements and the errors are those of sqlfence for PostgreSQL. Programs with sqlfence and programs
-// with pgxfence can share a table and its marks. The documentation of sqlfence describes what both do alike: the lock
-// that a resource follows, readers, trees, the audit trail and tables of earlier versions.
+// The verbs, the table, the statements and the errors are those of sqlfence for PostgreSQL. Programs with sqlfence and
+// programs with pgxfence can share a table and its marks. The documentation of sqlfence describes what both do alike:
+// resources and their marks, the lock that a resource follows, readers, trees, the audit trail and tables of earlier
+// versions. In short, a holder calls [Marks.Claim] once, before its first read, and writes with [Marks.Do], or with
+// [Marks.Check] as the first statement of its own transaction.
 //
 // The token is the one in the context, see [fence.FromContext]. A lock's context carries its token. Create the table
 // with [Marks.Migrate], or apply [Marks.Schema] with your own migration tool.

@@ -12,9 +12,8 @@
 //
 // # Locks
 //
-// Tokens order the grants of one lock only. So an object follows the lock of the first token that it accepts with a
-// name, see [fence.WithLock]. It refuses the tokens of other locks until [Bucket.Move], and tokens without a name
-// unless Options.AllowUnnamed is set. The same holds for the tokens of readers. [Bucket.Get] returns the lock.
+// An object follows the lock of the first token that it accepts with a name, see package fence, until [Bucket.Move].
+// The same holds for the tokens of readers. [Bucket.Get] returns the lock.
 //
 // # Readers
 //

@@ -16,14 +16,9 @@
 //
 // # Locks
 //
-// Tokens order the grants of one lock only, and a lock does not exclude the holder of another one. So a resource
-// follows one lock: that of the first accepted token that comes with a lock's name. The contexts of locks and elections
-// carry the name, see [fence.WithLock]. Tokens of other locks are refused with a [*fence.OtherLockError], whatever
-// their numbers. Tokens without a name are refused too, unless [Options].AllowUnnamed is set. Where locks are nested,
-// or were granted as one, choose the token with [fence.ForLock]. [Marks.Move] makes a resource follow another lock.
-//
-// The mark keeps the name, so this costs no statement. [Marks.UpdateRow] does not know locks, since a row keeps only a
-// token.
+// A resource follows one lock, see package fence. The mark keeps the lock's name, so this costs no statement.
+// [Options].AllowUnnamed lets tokens without a name in, and [Marks.Move] makes a resource follow another lock.
+// [Marks.UpdateRow] does not know locks, since a row keeps only a token.
 //
 // # Guarantee
 //
@@ -53,8 +48,7 @@
 //
 // The holder of a read lock calls [Marks.ClaimRead] once, before its first read. It reads with [Marks.CheckRead] as the
 // first statement of its own transaction. Its token is that of [fence.ReadFromContext], and no verb that writes takes
-// it. There are two marks for each resource, see package fence. A reader raises the read mark, which refuses older
-// writers, and is refused by the write mark. Readers do not refuse each other.
+// it. There are two marks for each resource, see package fence.
 //
 // Once ClaimRead has returned for a token, no transaction of an older writer commits: ClaimRead waits until those that
 // are under way have ended. So no older writer changes what the reader reads from then on. Until a transaction that
