@@ -3,8 +3,6 @@ package election
 import (
 	"errors"
 	"fmt"
-
-	"github.com/leasefence/leasefence/lease"
 )
 
 // The outcomes that callers tell apart with errors.Is, besides those of package lease: a leadership that was lost
@@ -22,11 +20,3 @@ var (
 	// etcd's own packages, or a lock of package lease.
 	ErrBlocked = errors.New("election: a lock or a candidate of another library is ahead")
 )
-
-// translate makes an error of package lease that says "unlocked" match ErrResigned too.
-func translate(err error) error {
-	if errors.Is(err, lease.ErrUnlocked) {
-		return fmt.Errorf("%w: %w", ErrResigned, err)
-	}
-	return err
-}

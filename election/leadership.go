@@ -188,10 +188,13 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 		}
 	default:
 	}
-	if err = l.hold.Release(ctx, handOver); err == nil {
+	switch err = l.hold.Release(ctx, handOver); err {
+	case nil:
 		l.log.Info("resigned")
+	case lease.ErrUnlocked: //nolint:errorlint // wrapped, it is the cause of ctx
+		err = ErrResigned
 	}
-	return missed, translate(err)
+	return missed, err
 }
 
 // Transfer resigns in favour of the first waiting candidate with the given value: nobody else leads in between.

@@ -40,7 +40,7 @@ func (l *Leadership) proclaim(ctx context.Context, value string) error {
 	if err := l.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := scope.Join(ctx, l.lock.Context())
+	ctx, cancel := scope.Join(ctx, l.ctx)
 	defer cancel()
 	var found error
 	late, err := l.hold.While(ctx, func(a *etcd.Attempt) (err error) {
@@ -50,7 +50,7 @@ func (l *Leadership) proclaim(ctx context.Context, value string) error {
 	if late && err != nil && found == nil {
 		err = fmt.Errorf("%w; the value may be the new one", err)
 	}
-	return translate(err)
+	return err
 }
 
 // write puts a value into the leader's key, on condition that the key was not modified since l.written: so a late
@@ -74,11 +74,11 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) (
 		kv := first(resp.Responses[0].GetResponseRange().Kvs)
 		switch {
 		case kv == nil || kv.CreateRevision != e.Rev:
-			return l.hold.Ended(ctx, queue.Deleted), nil
+			return l.ended(ctx, queue.Deleted), nil
 		case clientv3.LeaseID(kv.Lease) != e.Lease:
-			return l.hold.Ended(ctx, queue.Overwritten), nil
+			return l.ended(ctx, queue.Overwritten), nil
 		case queue.Asked(kv):
-			if found := l.hold.Ended(ctx, queue.Unwanted); queue.Text(kv) != value {
+			if found := l.ended(ctx, queue.Unwanted); queue.Text(kv) != value {
 				return found, nil
 			}
 		}
@@ -90,4 +90,10 @@ func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) (
 			return nil, nil
 		}
 	}
+}
+
+// ended reports what was found of the leader's key, and returns why the leadership has ended.
+func (l *Leadership) ended(ctx context.Context, end queue.End) error {
+	l.hold.Ended(ctx, end)
+	return l.Err()
 }

@@ -112,6 +112,22 @@ func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
 	})
 }
 
+// A context that ended because another lock was unlocked says nothing of the leadership.
+func TestLeadership_Resign_onTheContextOfALock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		l := p.leads(t, election.Options{})
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
+		for _, call := range []func(context.Context) error{
+			func(ctx context.Context) error { return l.Proclaim(ctx, "v") }, l.Resign, l.Resign,
+		} {
+			err := call(timeout(t, time.Second, lease.ErrUnlocked))
+			require.ErrorIs(t, err, lease.ErrUnlocked)
+			require.NotErrorIs(t, err, election.ErrResigned)
+		}
+	})
+}
+
 // Resign ends a Proclaim that waits for its answer.
 func TestLeadership_Resign_endsAProclaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -49,14 +49,13 @@ func campaign(ctx context.Context, session any, name, value string, as candidacy
 	}, nil
 }
 
-// ended records what was found of l's key, and returns why l has ended.
-func (l *Lock) ended(ctx context.Context, end queue.End) error {
+// ended records what was found of l's key.
+func (l *Lock) ended(ctx context.Context, end queue.End) {
 	if end == queue.Deleted {
 		_ = l.loseKey(ctx)
 	} else {
 		l.keyEnded(end)
 	}
-	return l.Err() // the handle may have ended before, for another reason
 }
 
 // stand acquires as a candidate. If its key is deleted while it waits, it enters again at the end of the queue. Each

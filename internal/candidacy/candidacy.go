@@ -47,9 +47,8 @@ type Hold struct {
 
 	// While is etcd.Conn.While with the life of the lease.
 	While func(ctx context.Context, do func(*etcd.Attempt) error) (late bool, err error)
-	// Ended reports to the lock that its key was found deleted, overwritten or asked to release, and returns the
-	// cause of the lock's context.
-	Ended func(ctx context.Context, end queue.End) error
+	// Ended reports to the lock that its key was found deleted, overwritten or asked to release, which ends it.
+	Ended func(ctx context.Context, end queue.End)
 	// Overdue returns for how long a renewal has been overdue; not positive if none is. A lost lease is not renewed,
 	// so it becomes overdue too.
 	Overdue func() time.Duration
