@@ -3,7 +3,6 @@ package leaseotel
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"slices"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -72,7 +71,7 @@ func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease
 	if !s.acquire.IsRecording() {
 		return // the hold is not recorded either
 	}
-	outcome := telemetry.Outcome(a, r.Err)
+	outcome := telemetry.Outcome(ctx, a, r.Err)
 	s.acquire.SetAttributes(attribute.Bool("leasefence.queued", r.Queued), attribute.String("leasefence.outcome", outcome))
 	if r.Err != nil {
 		t.fail(s.acquire, outcome, r.Err)
@@ -96,7 +95,7 @@ func (t *Telemetry) endAcquire(ctx context.Context, a lease.Acquisition, r lease
 func (t *Telemetry) released(ctx context.Context, _ lease.Hold, err error) {
 	outcome := "released"
 	if err != nil {
-		outcome = telemetry.Outcome(lease.Acquisition{}, err)
+		outcome = telemetry.Outcome(ctx, lease.Acquisition{}, err)
 	}
 	t.endHold(ctx, outcome, err)
 }
@@ -108,7 +107,7 @@ func (t *Telemetry) endHold(ctx context.Context, outcome string, err error) {
 		return
 	}
 	s.hold.SetAttributes(attribute.String("leasefence.outcome", outcome))
-	if lost, ok := errors.AsType[*lease.LostError](err); ok {
+	if lost, ok := err.(*lease.LostError); ok { //nolint:errorlint // wrapped, it may be another lock's
 		outcome = telemetry.Reason(lost.Reason)
 		s.hold.SetAttributes(attribute.String("leasefence.reason", outcome))
 	}

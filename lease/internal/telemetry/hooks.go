@@ -61,7 +61,7 @@ func (s *session) acquired(ctx context.Context, a lease.Acquisition, r lease.Acq
 	if r.Queued && !a.Try {
 		s.of(ctx, a, Waiting, -1, "")
 	}
-	s.of(ctx, a, Acquisitions, 1, Outcome(a, r.Err))
+	s.of(ctx, a, Acquisitions, 1, Outcome(ctx, a, r.Err))
 	if r.Err != nil {
 		return
 	}

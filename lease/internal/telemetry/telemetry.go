@@ -18,19 +18,22 @@ func Value(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 // Kind returns the value of the label kind.
 func Kind(k lease.Kind) string { return strings.ReplaceAll(k.String(), " ", "_") }
 
-// Outcome returns the value of the label outcome for the end of an acquisition.
-func Outcome(a lease.Acquisition, err error) string {
+// Outcome returns the value of the label outcome for the end of an acquisition with the context ctx, whose cause may be
+// any error: the loss of another lock, say.
+func Outcome(ctx context.Context, a lease.Acquisition, err error) string {
 	switch {
 	case err == nil:
 		return "granted"
 	case a.Try && errors.Is(err, lease.ErrLocked):
 		return "locked"
+	case errors.Is(err, context.Cause(ctx)):
+		return "canceled"
 	case errors.Is(err, lease.ErrClosed):
 		return "closed"
 	case errors.Is(err, lease.ErrLost):
 		return "lost"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, lease.ErrLocked):
-		return "canceled" // ErrLocked too, if it is the cause of the caller's context
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded): // of a release
+		return "canceled"
 	default:
 		return "error"
 	}
@@ -53,10 +56,11 @@ func Reason(r lease.Reason) string {
 	return "other"
 }
 
-// foundLost returns the loss that a release has found, or nil. Err is the error of the release. If the deadline passed or
-// the session was closed, that happened during the release: the lock was held until the release began.
+// foundLost returns the loss that a release has found, or nil. Err is the error of the release. A loss that it wraps is
+// that of another lock, whose context the caller of Unlock used, or it came during the release: the lock was held until
+// the release began. So it was if the deadline passed or the session was closed.
 func foundLost(err error) *lease.LostError {
-	lost, ok := errors.AsType[*lease.LostError](err)
+	lost, ok := err.(*lease.LostError) //nolint:errorlint // not wrapped
 	if !ok || lost.Reason == lease.ReasonDeadlinePassed || lost.Reason == lease.ReasonSessionClosed {
 		return nil
 	}

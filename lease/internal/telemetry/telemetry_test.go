@@ -3,6 +3,7 @@ package telemetry_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -26,13 +27,15 @@ func TestReason_hasAValueForEach(t *testing.T) {
 	require.Equal(t, "other", telemetry.Reason(0))
 }
 
-// A waiter that gives up returns the cause of its context, whatever error that is.
+// A waiter that gives up returns the cause of its context, whatever error that is: the loss of another lock, say.
 func TestOutcome_ofAWaiterThatGivesUp(t *testing.T) {
-	for _, err := range []error{context.Canceled, context.DeadlineExceeded, lease.ErrLocked} {
-		require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{}, err), "%v", err)
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded, lease.ErrLocked, &lease.LostError{}, lease.ErrClosed, io.EOF} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(err)
+		require.Equal(t, "canceled", telemetry.Outcome(ctx, lease.Acquisition{}, err), "%v", err)
 	}
-	require.Equal(t, "locked", telemetry.Outcome(lease.Acquisition{Try: true}, lease.ErrLocked))
-	require.Equal(t, "canceled", telemetry.Outcome(lease.Acquisition{Try: true}, context.Canceled))
+	require.Equal(t, "locked", telemetry.Outcome(t.Context(), lease.Acquisition{Try: true}, lease.ErrLocked))
+	require.Equal(t, "canceled", telemetry.Outcome(t.Context(), lease.Acquisition{Try: true}, context.Canceled))
 }
 
 // recorded returns hooks, and the value of a metric: the sum of its values, or the last one of a gauge. It is NaN before
@@ -59,13 +62,17 @@ func recorded() (*lease.Hooks, func(m telemetry.Metric, of ...string) float64) {
 	}
 }
 
-// An error of a release is a loss if the hold was lost before the release, and none if it ended during the release.
+// An error of a release is a loss if the hold was lost before the release, and none if it ended during the release, or if
+// the release was given up because another lock was lost.
 func TestHooks_lossFoundByARelease(t *testing.T) {
 	for reason, want := range map[lease.Reason]bool{
 		lease.ReasonKeyDeleted: true, lease.ReasonLeaseGone: true, lease.ReasonDeadlinePassed: false, lease.ReasonSessionClosed: false,
 	} {
 		h, value := recorded()
-		h.Released(t.Context(), lease.Hold{}, fmt.Errorf("wrapped: %w", &lease.LostError{Reason: reason}))
+		lost := &lease.LostError{Reason: reason}
+		h.Released(t.Context(), lease.Hold{}, fmt.Errorf("given up: %w", lost))
+		require.NotEqual(t, 1.0, value(telemetry.Losses, telemetry.Kind(0), telemetry.Reason(reason)), "%v", reason)
+		h.Released(t.Context(), lease.Hold{}, lost)
 		require.Equal(t, want, value(telemetry.Losses, telemetry.Kind(0), telemetry.Reason(reason)) == 1, "%v", reason)
 	}
 }
