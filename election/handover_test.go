@@ -1,6 +1,8 @@
 package election_test
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -17,125 +19,120 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// A key changes while the request that hands over is on its way.
-func TestLeadership_Transfer_keysChangeAtTheLastMoment(t *testing.T) {
-	replaced := func(srv *fakeetcd.Server, key string) {
-		srv.Delete(key)
-		srv.Put(key, "theirs")
-	}
-	for name, tc := range map[string]struct {
-		do    func(t *testing.T, s *lineup, keys [3]string)
-		next  int     // the candidate that leads next
-		errs  []error // what Transfer's error matches; none: it returns nil
-		stays int     // the candidate whose key somebody else has taken, which must stay; 0: none
-	}{
-		"the chosen one's is written": {do: func(t *testing.T, s *lineup, keys [3]string) {
-			t.Helper()
-			put(t, s.p[2].c, keys[2], "c", s.p[2].s.Status().LeaseID)
-		}, next: 2},
-		"the leader's is written": {do: func(t *testing.T, s *lineup, keys [3]string) {
-			t.Helper()
-			put(t, s.p[0].c, keys[0], "a", s.p[0].s.Status().LeaseID)
-		}, next: 2},
-		"the leader's is gone": {
-			do:   func(_ *testing.T, s *lineup, keys [3]string) { s.srv.Delete(keys[0]) },
-			next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost},
-		},
-		"the leader's is another's": {
-			do:   func(_ *testing.T, s *lineup, keys [3]string) { replaced(s.srv, keys[0]) },
-			next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost},
-		},
-		"the leader's has no lease": {
-			do:   func(_ *testing.T, s *lineup, keys [3]string) { s.srv.Put(keys[0], "theirs") },
-			next: 1, errs: []error{election.ErrNoCandidate},
-		},
-		"the chosen one's is gone, and it enters again": {do: func(_ *testing.T, s *lineup, keys [3]string) { s.srv.Delete(keys[2]) }, next: 2},
-		"one between is another's":                      {do: func(_ *testing.T, s *lineup, keys [3]string) { replaced(s.srv, keys[1]) }, next: 2, stays: 1},
-		"the chosen one's is another's":                 {do: func(_ *testing.T, s *lineup, keys [3]string) { replaced(s.srv, keys[2]) }, next: 2, stays: 2},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			s := newLineup(t)
-			keys := [3]string{key(s.srv, "a"), key(s.srv, "b"), key(s.srv, "c")}
-			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
-			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
-			s.leaves(t)
-			tc.do(t, s, keys)
-			err := transfers.result(t)
-			if tc.errs == nil {
-				require.NoError(t, err)
-			}
-			for _, want := range tc.errs {
-				require.ErrorIs(t, err, want)
-			}
-			requireOrder(t, s.waiting[tc.next].won(t), s.waiting[3-tc.next])
-			requireReigns(t, s.srv, "a", []string{"b", "c"}[tc.next-1], []string{"c", "b"}[tc.next-1])
-			if tc.stays > 0 {
-				require.Len(t, s.srv.Keys(keys[tc.stays]), 1)
-			}
-		})
-	}
-}
-
-// A fault hits a transfer to c, or to b, its requests or the keys. While etcd is out of space it refuses writes and still
-// deletes keys: nobody can be passed then.
+// Something happens to the keys or to the requests of a transfer to c, or to b. While etcd is out of space it refuses
+// writes and still deletes keys: nobody can be passed then.
 func TestLeadership_Transfer_meetsAFault(t *testing.T) {
+	type faults func(*testing.T, *lineup) []fakeetcd.Fault
+	inject := func(list ...fakeetcd.Fault) faults { return func(*testing.T, *lineup) []fakeetcd.Fault { return list } }
 	full := fakeetcd.Fault{Match: asks, Err: rpctypes.ErrGRPCNoSpace}
 	asked := fakeetcd.Fault{Times: 1, Match: asks, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}
 	left := fakeetcd.Fault{Times: 1, Match: leaves, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}
+	// atLast does something while the request that hands over is on its way.
+	atLast := func(do func(t *testing.T, s *lineup)) faults {
+		return func(t *testing.T, s *lineup) []fakeetcd.Fault {
+			t.Helper()
+			return []fakeetcd.Fault{{Times: 1, Match: leaves, OnRequest: func() {
+				if err := s.leader.Err(); !errors.Is(err, election.ErrResigned) {
+					t.Errorf("it has not resigned: %v", err)
+				}
+				do(t, s)
+				time.Sleep(time.Second) // a candidate whose key is gone enters again
+			}}}
+		}
+	}
+	written := func(i int) faults {
+		return atLast(func(t *testing.T, s *lineup) {
+			t.Helper()
+			put(t, s.p[i].c, s.keys[i], string(rune('a'+i)), s.p[i].s.Status().LeaseID)
+		})
+	}
+	deleted := func(i int) faults { return atLast(func(_ *testing.T, s *lineup) { s.srv.Delete(s.keys[i]) }) }
+	replaced := func(i int) faults {
+		return atLast(func(_ *testing.T, s *lineup) {
+			s.srv.Delete(s.keys[i])
+			s.srv.Put(s.keys[i], "theirs")
+		})
+	}
+	goes := func(_ *testing.T, s *lineup) { _ = s.p[2].s.Close(s.p[2].c.Ctx()) }
+	lost := []error{election.ErrNoCandidate, lease.ErrLost}
 	for name, tc := range map[string]struct {
-		to     string
-		faults func(*lineup) []fakeetcd.Fault
+		faults faults
+		to     string  // c, unless it is set
 		next   int     // the candidate that leads next
 		errs   []error // what Transfer's error matches; none: it returns nil
+		stays  int     // the candidate whose key somebody else has taken, which must stay; 0: none
 		gone   bool    // c has left
 	}{
-		"no space": {
-			to: "c", faults: func(*lineup) []fakeetcd.Fault { return []fakeetcd.Fault{full} },
-			next: 1, errs: []error{rpctypes.ErrNoSpace},
+		"the chosen one's is written":                   {faults: written(2), next: 2},
+		"the leader's is written":                       {faults: written(0), next: 2},
+		"the leader's is gone":                          {faults: deleted(0), next: 1, errs: lost},
+		"the leader's is another's":                     {faults: replaced(0), next: 1, errs: lost},
+		"the chosen one's is gone, and it enters again": {faults: deleted(2), next: 2},
+		"one between is another's":                      {faults: replaced(1), next: 2, stays: 1},
+		"the chosen one's is another's":                 {faults: replaced(2), next: 2, stays: 2},
+		"the leader's has no lease": {
+			faults: atLast(func(_ *testing.T, s *lineup) { s.srv.Put(s.keys[0], "theirs") }),
+			next:   1, errs: []error{election.ErrNoCandidate},
 		},
-		"no space, and the answer is lost": {
-			to: "c", faults: func(*lineup) []fakeetcd.Fault { return []fakeetcd.Fault{full, left} },
-			next: 1, errs: []error{rpctypes.ErrNoSpace},
-		},
-		"no space, and nobody to pass": {
-			to: "b", faults: func(*lineup) []fakeetcd.Fault { return []fakeetcd.Fault{full} }, next: 1,
-		},
-		"no space after it was done": {to: "c", faults: func(s *lineup) []fakeetcd.Fault {
+		"the chosen one leaves": {faults: atLast(goes), next: 1, errs: []error{election.ErrNoCandidate}, gone: true},
+		"the chosen one comes again behind a lock": {faults: atLast(func(t *testing.T, s *lineup) {
+			t.Helper()
+			goes(t, s)
+			p, ctx := newProcess(t, s.srv, lease.Options{Owner: "lock"}), timeout(t, 30*time.Second, nil)
+			go func() { _, _ = p.s.Lock(ctx, "x") }() // gives up
+			synctest.Wait()
+			newProcess(t, s.srv, lease.Options{}).campaign(ctx, election.Options{Value: "c"})
+			synctest.Wait()
+		}), next: 1, errs: []error{election.ErrBlocked}, gone: true},
+
+		"no space":                         {faults: inject(full), next: 1, errs: []error{rpctypes.ErrNoSpace}},
+		"no space, and the answer is lost": {faults: inject(full, left), next: 1, errs: []error{rpctypes.ErrNoSpace}},
+		"no space, and nobody to pass":     {faults: inject(full), to: "b", next: 1},
+		"no space after it was done": {faults: func(_ *testing.T, s *lineup) []fakeetcd.Fault {
 			done := left
 			done.OnAnswer = func() { s.p[0].c.Inject(fakeetcd.Txn, full) }
 			return []fakeetcd.Fault{done}
 		}, next: 2},
 		// The deletion is somebody else's, since Transfer has not sent one, also after another of its answers was lost.
-		"key deleted before it leaves": {to: "c", faults: func(s *lineup) []fakeetcd.Fault {
+		"key deleted before it leaves": {faults: func(_ *testing.T, s *lineup) []fakeetcd.Fault {
 			deleted := asked
 			deleted.OnAnswer = func() { s.srv.Delete(s.leader.Key()) }
 			return []fakeetcd.Fault{deleted}
-		}, next: 1, errs: []error{election.ErrNoCandidate, lease.ErrLost}},
+		}, next: 1, errs: lost},
 		// After a lost answer Transfer sends each request in two copies. The copy that finds the leader's key deleted by
 		// the other may be answered first.
-		"a copy is answered first": {to: "c", faults: func(*lineup) []fakeetcd.Fault {
-			return []fakeetcd.Fault{asked, {Times: 1, Match: leaves, After: time.Second}}
-		}, next: 2},
+		"a copy is answered first": {faults: inject(asked, fakeetcd.Fault{Times: 1, Match: leaves, After: time.Second}), next: 2},
 		// Transfer finds that nothing was done.
-		"the chosen one leaves after a lost request": {to: "c", faults: func(s *lineup) []fakeetcd.Fault {
+		"the chosen one leaves after a lost request": {faults: func(t *testing.T, s *lineup) []fakeetcd.Fault {
+			t.Helper()
 			lost := left
-			lost.Lose, lost.OnRequest = fakeetcd.Request, func() { _ = s.p[2].s.Close(s.p[2].c.Ctx()) }
+			lost.Lose, lost.OnRequest = fakeetcd.Request, func() { goes(t, s) }
 			return []fakeetcd.Fault{lost}
 		}, next: 1, errs: []error{election.ErrNoCandidate}, gone: true},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			s := newLineup(t)
-			for _, f := range tc.faults(s) {
+			for _, f := range tc.faults(t, s) {
 				s.p[0].c.Inject(fakeetcd.Txn, f)
 			}
-			err := s.leader.Transfer(t.Context(), tc.to)
+			err := s.leader.Transfer(t.Context(), cmp.Or(tc.to, "c"))
 			require.Equal(t, tc.errs == nil, err == nil, "%v", err)
 			for _, want := range tc.errs {
 				require.ErrorIs(t, err, want)
+				require.ErrorContains(t, err, `resigned, but not to "c"`)
 			}
-			s.waiting[tc.next].won(t)
-			if !tc.gone {
-				s.waiting[3-tc.next].requireWaiting(t)
+			require.Equal(t, slices.Contains(tc.errs, lease.ErrLost), errors.Is(err, lease.ErrLost))
+			require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
+			next, other := s.waiting[tc.next], s.waiting[3-tc.next]
+			if tc.gone {
+				require.Error(t, other.failed(t))
+				require.Greater(t, next.won(t).Token(), s.leader.Token())
+				return
+			}
+			requireOrder(t, next.won(t), other)
+			requireReigns(t, s.srv, "a", string(rune('a'+tc.next)), string(rune('a'+3-tc.next)))
+			if tc.stays > 0 {
+				require.Len(t, s.srv.Keys(s.keys[tc.stays]), 1)
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -131,6 +130,7 @@ type lineup struct {
 	p       []*process
 	leader  *election.Leadership
 	waiting []*candidate // nil for the leader
+	keys    []string
 }
 
 // newLineup starts candidates in the order of their names: three, or with the given priorities, and then they keep the
@@ -148,60 +148,12 @@ func newLineup(t *testing.T, priorities ...int) *lineup {
 		opts := election.Options{Value: string(rune('a' + i)), Priority: priority, KeepLead: keep}
 		if i == 0 {
 			s.leader = p.leads(t, opts)
-			continue
+		} else {
+			s.waiting = append(s.waiting, p.waits(t, opts))
 		}
-		s.waiting = append(s.waiting, p.waits(t, opts))
+		s.keys = append(s.keys, key(s.srv, opts.Value))
 	}
 	return s
-}
-
-// leaves waits until the leader has sent the request that deletes its key.
-func (s *lineup) leaves(t *testing.T) {
-	t.Helper()
-	require.NoError(t, s.srv.Await(t.Context(), func() bool {
-		return slices.ContainsFunc(s.p[0].c.Calls(fakeetcd.Txn), leaves)
-	}))
-	require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
-}
-
-// If the chosen candidate leaves when the leadership has ended and its key is about to be deleted, the next candidate
-// leads.
-func TestLeadership_Transfer_candidateGoesAtTheLastMoment(t *testing.T) {
-	for name, tc := range map[string]struct {
-		do   func(*testing.T, *lineup)
-		want error
-	}{
-		"session closed": {func(t *testing.T, s *lineup) {
-			t.Helper()
-			require.NoError(t, s.p[2].s.Close(t.Context()))
-		}, election.ErrNoCandidate},
-		"comes again behind a lock": {func(t *testing.T, s *lineup) {
-			t.Helper()
-			require.NoError(t, s.p[2].s.Close(t.Context()))
-			p := newProcess(t, s.srv, lease.Options{Owner: "lock"})
-			ctx := timeout(t, 30*time.Second, nil)
-			go func() { _, _ = p.s.Lock(ctx, "x") }() // gives up
-			synctest.Wait()
-			newProcess(t, s.srv, lease.Options{}).campaign(ctx, election.Options{Value: "c"})
-			synctest.Wait()
-		}, election.ErrBlocked},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			s := newLineup(t)
-			s.p[0].c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: time.Second})
-			transfers := inBackground(func() error { return s.leader.Transfer(t.Context(), "c") })
-			s.leaves(t)
-			tc.do(t, s)
-			err := transfers.result(t)
-			require.ErrorIs(t, err, tc.want)
-			require.ErrorContains(t, err, `resigned, but not to "c"`)
-			require.NotErrorIs(t, err, lease.ErrLost)
-			require.ErrorIs(t, s.leader.Err(), election.ErrResigned)
-			require.Error(t, s.waiting[2].failed(t))
-			require.Greater(t, s.waiting[1].wins(t).Token(), s.leader.Token())
-			require.ErrorIs(t, s.leader.Resign(t.Context()), election.ErrResigned)
-		})
-	}
 }
 
 // The candidates are in the leader's session, so they share a connection and perhaps commits. Of two candidates with the
