@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/election"
@@ -18,13 +20,18 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// ourCandidate campaigns on its own session.
-func ourCandidate(t *testing.T, srv *etcdtest.Server, opts election.Options) interopPeer {
+// ourCandidate campaigns on its own session, and resigns by transferring to another candidate if that is not "".
+func ourCandidate(t *testing.T, srv *etcdtest.Server, value, to string) interopPeer {
 	t.Helper()
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
 	return interopPeer{"leasefence", func(ctx context.Context, name string) (interopHold, error) {
-		l, err := election.Campaign(ctx, s, name, opts)
-		return heldBy(l, err, (*election.Leadership).Resign)
+		l, err := election.Campaign(ctx, s, name, election.Options{Value: value})
+		return heldBy(l, err, func(l *election.Leadership, ctx context.Context) error {
+			if to == "" {
+				return l.Resign(ctx)
+			}
+			return l.Transfer(ctx, to)
+		})
 	}}
 }
 
@@ -108,6 +115,30 @@ func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name strin
 	return v
 }
 
+// mustLead campaigns in an election without other candidates.
+func mustLead(t *testing.T, s *lease.Session, name string, opts election.Options) *election.Leadership {
+	t.Helper()
+	l, err := election.Campaign(rig.Bounded(t), s, name, opts)
+	require.NoError(t, err)
+	return l
+}
+
+func leaderOf(kv *mvccpb.KeyValue) election.Leader {
+	return election.Leader{
+		Value: string(kv.Value), Revision: kv.CreateRevision,
+		Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease),
+	}
+}
+
+// values returns the values of leaders; "" stands for no leader.
+func values(leaders []election.Leader) []string {
+	list := make([]string, len(leaders))
+	for i, l := range leaders {
+		list[i] = l.Value
+	}
+	return list
+}
+
 // requireLeader checks what our observers and etcd's own show of a leader, and returns it.
 func requireLeader(
 	t *testing.T, srv *etcdtest.Server, key, value string, ours *rig.Observer, theirs map[string]*shownValues,
@@ -127,6 +158,8 @@ func requireLeader(
 	return want
 }
 
+// Ours and etcd's own candidates lead in the order in which they came. A transfer to one of etcd's own passes ours, which
+// enter again at the end; a transfer past one of etcd's own fails.
 func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -138,28 +171,47 @@ func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 		"etcdctl":              etcdctlListener(t, built, srv, "job"),
 		"etcdctl of Debian":    etcdctlListener(t, debian, srv, "job"),
 	}
-	ours := func(value string) interopPeer { return ourCandidate(t, srv, election.Options{Value: value}) }
-	order := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
-	var queue []*contender
-	for i, p := range []interopPeer{
-		ours("a"), stockCandidate(t, srv, "b"), etcdctlPeer(built, srv, "elect", "c"), ours("d"), stockCandidate(t, srv, "e"),
-		etcdctlPeer(debian, srv, "elect", "f"), ours("g"), ours("h"), etcdctlPeer(built, srv, "elect", "i"), ours("j"),
+	ours := func(value string) interopPeer { return ourCandidate(t, srv, value, "") }
+	first := mustLead(t, rig.NewSession(t, srv.Client(t), lease.Options{}), "job", election.Options{Value: "a"})
+	leaders := []election.Leader{{}, requireLeader(t, srv, first.Key(), "a", observed, theirs)}
+	queue := make(map[string]*contender)
+	order := []string{"a"}
+	for _, p := range []struct {
+		value string
+		interopPeer
+	}{
+		{"b", ours("b")},
+		{"c", stockCandidate(t, srv, "c")},
+		{"d", etcdctlPeer(built, srv, "elect", "d")},
+		{"e", ours("e")},
+		{"f", stockCandidate(t, srv, "f")},
+		{"g", ourCandidate(t, srv, "g", "i")},
+		{"h", ours("h")},
+		{"i", etcdctlPeer(debian, srv, "elect", "i")},
+		{"j", ours("j")},
+		{"k", etcdctlPeer(built, srv, "elect", "k")},
+		{"l", ours("l")},
 	} {
-		queue = append(queue, enterQueue(t, srv, p, "job"))
+		queue[p.value], order = enterQueue(t, srv, p.interopPeer, "job"), append(order, p.value)
 		all, err := election.Candidates(rig.Bounded(t), srv.Client(t), "job")
 		require.NoError(t, err)
-		require.Equal(t, order[:i+1], values(all))
+		require.Equal(t, order, values(all))
 	}
-	queue[len(queue)-1].requireWaiting(t)
+	queue["l"].requireWaiting(t)
+	for _, behind := range []string{"d", "e", "l"} {
+		require.ErrorIs(t, first.Transfer(rig.Bounded(t), behind), election.ErrBlocked)
+	}
+	require.NoError(t, first.Err())
+	require.NoError(t, first.Transfer(rig.Bounded(t), "c"))
 
-	leaders := []election.Leader{{}}
-	for i, c := range queue {
-		held := c.await(t)
-		for j, later := range queue[i+1:] {
-			require.False(t, later.done(), "number %d leads while number %d, %s, does", i+1+j, i, c.peer.name)
+	order = []string{"c", "d", "e", "f", "g", "i", "j", "k", "l", "b", "h"}
+	for i, value := range order {
+		held := queue[value].await(t)
+		for _, later := range order[i+1:] {
+			require.False(t, queue[later].done(), "%s leads while %s does", later, value)
 		}
-		leaders = append(leaders, requireLeader(t, srv, held.key, order[i], observed, theirs))
-		c.unlock(t)
+		leaders = append(leaders, requireLeader(t, srv, held.key, value, observed, theirs))
+		queue[value].unlock(t)
 	}
 	observed.Sees(t, append(leaders, election.Leader{})...)
 	observed.SeesNoMore(t)
