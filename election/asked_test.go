@@ -63,32 +63,6 @@ func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 	})
 }
 
-// Run resigns when lead has returned, whatever lead returned, and enters the queue again at its end.
-func TestRun_stepsDownWhenAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
-		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
-		c := r.leads(t)
-		next := other.waits(t, election.Options{})
-		other.release(t)
-		c.requireCause(t, lease.ErrAskedToRelease)
-		next.requireWaiting(t)
-		c.returns <- errMine
-		leader := next.won(t)
-		require.Greater(t, leader.Token(), c.token)
-		time.Sleep(time.Minute)
-		r.requireIdle(t)
-		require.NoError(t, leader.Resign(t.Context()))
-		c = r.leads(t)
-
-		// Alone, it leads again.
-		other.release(t)
-		c.requireCause(t, lease.ErrAskedToRelease)
-		c.returns <- context.Cause(c.ctx)
-		r.leadsSoon(t)
-	})
-}
-
 // A candidate that is asked to release before it knows that it leads enters the queue again at its end.
 func TestRun_isAskedBeforeItKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,7 +2,6 @@ package election_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,39 +59,77 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 	}
 }
 
-// Run returns ctx's cause, and lead's own error unless that error repeats the end of its context.
-func TestRun_contextEndsWhileItLeads(t *testing.T) {
+// What ended first decides what Run returns, and whether it campaigns again. An error of lead that repeats the end of its
+// context is none. The next candidate leads when lead has returned.
+func TestRun_whatEndedFirstDecides(t *testing.T) {
+	type what func(t *testing.T, r *role, c *term, other *process)
 	own := errors.New("its own")
-	for name, c := range map[string]struct {
+	ends := what(func(_ *testing.T, r *role, _ *term, _ *process) { r.stop(errMine) })
+	resign := what(func(t *testing.T, _ *role, c *term, _ *process) { t.Helper(); resigns(t, c) })
+	asked := what(func(t *testing.T, _ *role, _ *term, other *process) { t.Helper(); other.release(t) })
+	is := func(err error) func(*term) error { return func(*term) error { return err } }
+	with := func(err error) func(*term) error { return is(fmt.Errorf("%w: %w", own, err)) }
+	canceled := func(c *term) error { return c.ctx.Err() }
+	cause := func(c *term) error { return context.Cause(c.ctx) }
+	for name, tc := range map[string]struct {
+		happens what
+		cause   error // of lead's context
 		returns func(*term) error
-		own     bool
+		want    error // that Run returns
+		own     bool  // Run returns lead's own error
+		again   bool  // Run campaigns again
+		once    bool  // without WithRejoin
 	}{
-		"nil":              {func(*term) error { return nil }, false},
-		"its own":          {func(*term) error { return own }, true},
-		"Err":              {func(c *term) error { return c.ctx.Err() }, false},
-		"Err, wrapped":     {func(c *term) error { return fmt.Errorf("%w: %w", own, c.ctx.Err()) }, false},
-		"the cause":        {func(c *term) error { return context.Cause(c.ctx) }, false},
-		"the cause, twice": {func(c *term) error { return fmt.Errorf("%w: %w", own, context.Cause(c.ctx)) }, false},
-		"a time-out": {func(*term) error {
-			return fmt.Errorf("%w: %w", own, context.DeadlineExceeded)
-		}, true},
+		"an error":       {returns: is(own), own: true},
+		"a cancellation": {returns: with(context.Canceled), own: true}, // like any other, while its context has not ended
+
+		"ctx ended":                     {happens: ends, cause: errMine, returns: is(nil), want: errMine},
+		"ctx ended, its own":            {happens: ends, cause: errMine, returns: is(own), want: errMine, own: true},
+		"ctx ended, Err":                {happens: ends, cause: errMine, returns: canceled, want: errMine},
+		"ctx ended, Err, wrapped":       {happens: ends, cause: errMine, returns: with(context.Canceled), want: errMine},
+		"ctx ended, the cause":          {happens: ends, cause: errMine, returns: cause, want: errMine},
+		"ctx ended, the cause, wrapped": {happens: ends, cause: errMine, returns: with(errMine), want: errMine},
+		"ctx ended, a time-out":         {happens: ends, cause: errMine, returns: with(context.DeadlineExceeded), want: errMine, own: true},
+		"resigned, once":                {happens: resign, cause: election.ErrResigned, returns: canceled, once: true},
+		"resigned":                      {happens: resign, cause: election.ErrResigned, returns: canceled, again: true},
+		"resigned, its own":             {happens: resign, cause: election.ErrResigned, returns: is(own), own: true},
+		"asked to release, its own":     {happens: asked, cause: lease.ErrAskedToRelease, returns: is(own), again: true, once: true},
+		"asked to release":              {happens: asked, cause: lease.ErrAskedToRelease, returns: cause, again: true, once: true},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			p, other := newPair(t)
-			r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
-			l := r.leads(t)
+			options := []election.RunOption{election.WithOnLost(toldNothing(t))}
+			if !tc.once {
+				options = append(options, election.WithRejoin())
+			}
+			r := p.runs(t, election.Options{}, options...)
+			c := r.leads(t)
 			next := other.waits(t, election.Options{})
-			r.stop(errMine)
-			require.Equal(t, time.Now(), l.requireCause(t, errMine))
-			require.ErrorIs(t, l.ctx.Err(), context.Canceled)
+			if tc.happens != nil {
+				tc.happens(t, r, c, other)
+				require.Equal(t, time.Now(), c.requireCause(t, tc.cause))
+				require.ErrorIs(t, c.ctx.Err(), context.Canceled)
+				time.Sleep(time.Minute)
+				next.requireWaiting(t)
+			}
+			c.returns <- tc.returns(c)
+			l := next.won(t)
+			require.Greater(t, l.Token(), c.token)
 			time.Sleep(time.Minute)
-			next.requireWaiting(t)
-			l.returns <- c.returns(l)
+			if tc.again {
+				r.requireIdle(t)
+				require.NoError(t, l.Resign(t.Context()))
+				require.Greater(t, r.leads(t).token, l.Token())
+				return
+			}
 			err := r.returned(t)
-			require.ErrorIs(t, err, errMine)
-			require.Equal(t, c.own, errors.Is(err, own), "%v", err)
+			require.Equal(t, tc.own, errors.Is(err, own), "%v", err)
 			require.NotErrorIs(t, err, lease.ErrLost)
-			next.won(t)
+			if tc.want != nil || !tc.own {
+				require.ErrorIs(t, err, tc.want)
+			} else {
+				require.ErrorContains(t, err, `election: run "x": lead: its own`)
+			}
 		})
 	}
 }
@@ -185,37 +222,6 @@ func TestRun_cannotRelease(t *testing.T) {
 			p.c.Restore()
 			time.Sleep(time.Second)
 			require.Empty(t, p.keys())
-		})
-	}
-}
-
-func TestRun_resigns(t *testing.T) {
-	for name, tc := range map[string]struct {
-		rejoin []election.RunOption
-		own    error // that lead returns
-	}{
-		"once":     {},
-		"rejoin":   {rejoin: []election.RunOption{election.WithRejoin()}},
-		"an error": {[]election.RunOption{election.WithRejoin()}, errMine},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
-			r := p.runs(t, election.Options{}, append(tc.rejoin, election.WithOnLost(toldNothing(t)))...)
-			c := r.leads(t)
-			next := other.waits(t, election.Options{})
-			resigns(t, c)
-			time.Sleep(time.Minute)
-			next.requireWaiting(t)
-			c.returns <- cmp.Or(tc.own, c.ctx.Err())
-			l := next.won(t)
-			time.Sleep(time.Minute)
-			if tc.rejoin == nil || tc.own != nil {
-				require.ErrorIs(t, r.returned(t), tc.own)
-				return
-			}
-			r.requireIdle(t)
-			require.NoError(t, l.Resign(t.Context()))
-			require.Greater(t, r.leads(t).token, l.Token())
 		})
 	}
 }

@@ -51,24 +51,6 @@ func TestRun_givesLeadItsContext(t *testing.T) {
 	})
 }
 
-// While lead's context has not ended, context.Canceled is an error of lead like any other.
-func TestRun_returnsLeadsError(t *testing.T) {
-	for name, own := range map[string]error{"an error": errMine, "a cancellation": context.Canceled} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
-			r := p.runs(t, election.Options{}, election.WithRejoin())
-			c := r.leads(t)
-			next := other.waits(t, election.Options{})
-			c.returns <- own
-			err := r.returned(t)
-			require.ErrorIs(t, err, own)
-			require.NotErrorIs(t, err, lease.ErrLost)
-			require.ErrorContains(t, err, `election: run "x": lead: `+own.Error())
-			require.NotEqual(t, c.token, next.won(t).Token(), "the key was released")
-		})
-	}
-}
-
 // The pauses grow up to a second, and are short again after a leadership of more than ten seconds.
 func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

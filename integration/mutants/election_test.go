@@ -9,7 +9,7 @@ var electionMutants = table{
 	"election/run.go": {
 		"Run: releases before lead has returned": {
 			"work, done := scope.Work(l.Context(), ctx)\n{+\tdefer context.AfterFunc(work, func() { _ = l.hold.Release(context.WithoutCancel(ctx), nil) })()\n+}",
-			killer{inElection, "TestRun_contextEndsWhileItLeads", `next.requireWaiting(t)`},
+			killer{inElection, "TestRun_whatEndedFirstDecides", `next.requireWaiting(t)`},
 		},
 	},
 	"election/leadership.go": {
