@@ -18,13 +18,13 @@ type leaseClient struct {
 
 func (l leaseClient) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, _ ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
 	return unary(ctx, l.c, Grant, r, func() (*pb.LeaseGrantResponse, error) {
-		return l.c.srv.lessor.grant(r)
+		return l.c.srv.lessor.grant(l.c, r)
 	})
 }
 
 func (l leaseClient) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest, _ ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
 	return unary(ctx, l.c, Revoke, r, func() (*pb.LeaseRevokeResponse, error) {
-		return l.c.srv.lessor.revoke(r.ID)
+		return l.c.srv.lessor.revoke(r.ID, false)
 	})
 }
 

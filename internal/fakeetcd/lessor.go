@@ -21,6 +21,7 @@ const (
 
 type lease struct {
 	id, ttl int64
+	client  *Client // that was granted it
 	expiry  time.Time
 	keys    map[string]struct{}
 	revoked chan struct{} // closed once the lease is gone
@@ -49,13 +50,13 @@ func (le *lessor) detach(id int64, key string) {
 	}
 }
 
-func (le *lessor) grant(r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+func (le *lessor) grant(c *Client, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	if r.TTL > maxTTL {
 		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
 	}
 	id := le.nextID
 	le.nextID++
-	l := &lease{id: id, ttl: max(r.TTL, minTTL), keys: make(map[string]struct{}), revoked: make(chan struct{})}
+	l := &lease{id: id, client: c, ttl: max(r.TTL, minTTL), keys: make(map[string]struct{}), revoked: make(chan struct{})}
 	le.leases[id] = l
 	le.refresh(l)
 	le.schedule()
@@ -97,12 +98,12 @@ func (le *lessor) timeToLive(r *pb.LeaseTimeToLiveRequest) *pb.LeaseTimeToLiveRe
 }
 
 // revoke deletes all keys of a lease in one revision, in the order of their names.
-func (le *lessor) revoke(id int64) (*pb.LeaseRevokeResponse, error) {
+func (le *lessor) revoke(id int64, direct bool) (*pb.LeaseRevokeResponse, error) {
 	l := le.leases[id]
 	if l == nil {
 		return nil, rpctypes.ErrGRPCLeaseNotFound
 	}
-	t := &tx{srv: le.srv}
+	t := &tx{srv: le.srv, direct: direct}
 	for _, k := range slices.Sorted(maps.Keys(l.keys)) {
 		t.deleteRange(&pb.DeleteRangeRequest{Key: []byte(k)})
 	}
@@ -147,7 +148,7 @@ func (le *lessor) scan() {
 		if !l.expired(time.Now()) {
 			break
 		}
-		_, _ = le.revoke(l.id) // the lease exists: the mutex has been held since it was listed
+		_, _ = le.revoke(l.id, false) // the lease exists: the mutex has been held since it was listed
 	}
 	le.schedule()
 }
@@ -155,6 +156,7 @@ func (le *lessor) scan() {
 // Lease is a lease as the server sees it.
 type Lease struct {
 	ID     clientv3.LeaseID
+	Client *Client       // that was granted it
 	TTL    time.Duration // as granted
 	Expiry time.Time     // when it expires unless it is renewed; the revocation follows within 500 ms
 	Keys   []string
@@ -163,6 +165,7 @@ type Lease struct {
 func (l *lease) export() Lease {
 	return Lease{
 		ID:     clientv3.LeaseID(l.id),
+		Client: l.client,
 		TTL:    time.Duration(l.ttl) * time.Second,
 		Expiry: l.expiry,
 		Keys:   slices.Sorted(maps.Keys(l.keys)),

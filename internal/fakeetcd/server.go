@@ -114,7 +114,7 @@ func (s *Server) Watchers() int {
 func (s *Server) Put(key, value string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := &tx{srv: s}
+	t := &tx{srv: s, direct: true}
 	t.put(&pb.PutRequest{Key: []byte(key), Value: []byte(value)})
 	t.commit()
 	return s.store.rev
@@ -124,7 +124,7 @@ func (s *Server) Put(key, value string) int64 {
 func (s *Server) Delete(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := &tx{srv: s}
+	t := &tx{srv: s, direct: true}
 	resp := t.deleteRange(&pb.DeleteRangeRequest{Key: []byte(key)})
 	t.commit()
 	return resp.Deleted > 0
@@ -134,7 +134,7 @@ func (s *Server) Delete(key string) bool {
 func (s *Server) Revoke(id clientv3.LeaseID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.lessor.revoke(int64(id))
+	_, err := s.lessor.revoke(int64(id), true)
 	return rpctypes.Error(err)
 }
 
@@ -173,6 +173,8 @@ type Change struct {
 	Put  bool             // false: a deletion
 	Kv   *mvccpb.KeyValue // as it was put; not to be changed
 	Prev *mvccpb.KeyValue // as it was before the revision, nil if the key did not exist; not to be changed
+
+	Direct bool // made by Put, Delete or Revoke of the server, as an operator would
 }
 
 // History returns every change of keys below prefix, oldest first, including compacted ones.

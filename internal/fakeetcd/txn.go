@@ -13,6 +13,7 @@ import (
 // tx collects the writes of one revision. Reads by the same tx see them.
 type tx struct {
 	srv     *Server
+	direct  bool // see Change.Direct
 	changes []Change
 }
 
@@ -46,7 +47,7 @@ func (t *tx) put(r *pb.PutRequest) *pb.PutResponse {
 		t.srv.lessor.detach(old.Lease, key)
 	}
 	t.srv.lessor.attach(kv.Lease, key)
-	t.changes = append(t.changes, Change{time.Now(), rev, true, kv, st.at(key, st.rev)})
+	t.changes = append(t.changes, Change{time.Now(), rev, true, kv, st.at(key, st.rev), t.direct})
 	st.keys[key] = append(st.keys[key], version{rev: rev, kv: kv})
 
 	resp := &pb.PutResponse{Header: &pb.ResponseHeader{Revision: t.rev()}}
@@ -74,7 +75,7 @@ func (t *tx) remove(kv *mvccpb.KeyValue) {
 	rev := st.rev + 1
 	t.srv.lessor.detach(kv.Lease, key)
 	gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: rev}
-	t.changes = append(t.changes, Change{time.Now(), rev, false, gone, st.at(key, st.rev)})
+	t.changes = append(t.changes, Change{time.Now(), rev, false, gone, st.at(key, st.rev), t.direct})
 	st.keys[key] = append(st.keys[key], version{rev: rev})
 }
 

@@ -46,12 +46,12 @@ func (a *actor) held(r *hold, asked time.Time) *hold {
 	w := a.w
 	r.a, r.key, r.granted = a, w.keyOf(r.name, r.token), time.Now()
 	well := w.well()
+	_, mine := w.disturbed(r.token) // its turn came just before the operator; the handle will end
 	w.mu.Lock()
 	last := asked
 	if well.After(last) {
 		last = well
 	}
-	_, mine := w.disturbed[int64(r.token)] // its turn came just before the operator; the handle will end
 	for _, o := range w.holds {
 		switch {
 		case o.name != r.name || o.reads && r.reads:
@@ -229,7 +229,7 @@ func (r *hold) checkRelease(err error) {
 	w := r.a.w
 	cause := context.Cause(r.Context())
 	wasLost := errors.Is(cause, lease.ErrLost)
-	_, disturbed := w.touched(r)
+	_, disturbed := w.disturbed(r.token)
 	there := slices.ContainsFunc(w.srv.Keys(r.key), func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == int64(r.token) })
 	switch {
 	case err == nil && wasLost:
@@ -250,11 +250,4 @@ func (r *hold) checkRelease(err error) {
 	default:
 		r.a.judge("release", err)
 	}
-}
-
-func (w *world) touched(r *hold) (time.Time, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at, ok := w.disturbed[int64(r.token)]
-	return at, ok
 }

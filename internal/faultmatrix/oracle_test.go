@@ -83,7 +83,7 @@ func (w *world) check() {
 			places[r.name] = w.places(r.name)
 		}
 		p := places[r.name][int64(r.token)]
-		at, disturbed := w.disturbed[int64(r.token)]
+		at, disturbed := w.disturbed(r.token)
 		switch {
 		case p == nil:
 			w.fail("%q: token %s is no create revision in its queue", r.name, r.token)

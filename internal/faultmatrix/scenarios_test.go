@@ -231,7 +231,7 @@ func doScoped(w *world, s *actor) {
 		}
 		if errors.Is(err, lease.ErrLost) != errors.Is(context.Cause(r.Context()), lease.ErrLost) {
 			// In an outage the lease may be lost before the server confirms the release.
-			if _, disturbed := w.touched(r); !disturbed && w.fault.class != outage {
+			if _, disturbed := w.disturbed(r.token); !disturbed && w.fault.class != outage {
 				w.fail("do returned %v, its function's context ended with %v", err, context.Cause(r.Context()))
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -37,15 +38,13 @@ type world struct {
 	scripted bool         // the scenario itself has an operator
 	subject  *actor
 	tasks    sync.WaitGroup
-	joins    sync.RWMutex // read-locked while a rival joins
 
-	mu        sync.Mutex // guards the fields below
-	wrong     []string
-	seen      map[string]int // requests of the subject, by kind
-	hit       time.Time      // when the fault happened
-	actors    []*actor
-	holds     []*hold
-	disturbed map[int64]time.Time // by create revision: when the operator touched a key
+	mu     sync.Mutex // guards the fields below
+	wrong  []string
+	seen   map[string]int // requests of the subject, by kind
+	hit    time.Time      // when the fault happened
+	actors []*actor
+	holds  []*hold
 }
 
 // actor is a process with a session.
@@ -61,10 +60,7 @@ type actor struct {
 
 func newWorld(t *testing.T, f fault) *world {
 	t.Helper()
-	w := &world{
-		t: t, srv: fakeetcd.New(), fault: f,
-		seen: make(map[string]int), disturbed: make(map[int64]time.Time),
-	}
+	w := &world{t: t, srv: fakeetcd.New(), fault: f, seen: make(map[string]int)}
 	t.Cleanup(w.srv.Close)
 	return w
 }
@@ -97,8 +93,6 @@ func (w *world) actor() *actor {
 // rival is a process that the fault does not hit.
 func (w *world) rival() *actor {
 	a := w.actor()
-	w.joins.RLock()
-	defer w.joins.RUnlock()
 	a.join()
 	return a
 }
@@ -237,68 +231,33 @@ func (w *world) inBackground(do func()) (done <-chan struct{}) {
 	return ch
 }
 
-// foreign are the leases of the rivals.
-func (w *world) foreign() map[clientv3.LeaseID]bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	ids := make(map[clientv3.LeaseID]bool)
-	for _, a := range w.actors {
-		if a != w.subject {
-			ids[a.s.Status().LeaseID] = true
-		}
-	}
-	return ids
-}
-
-// touch lists the subject's leases, and records that the operator touches their keys.
-func (w *world) touch() []fakeetcd.Lease {
-	w.joins.Lock() // the lease of a rival that is joining is not known yet
-	defer w.joins.Unlock()
-	foreign := w.foreign()
-	list := slices.DeleteFunc(w.srv.Leases(), func(l fakeetcd.Lease) bool { return foreign[l.ID] })
-	for _, l := range list {
-		for _, key := range l.Keys {
-			for _, kv := range w.srv.Keys(key) {
-				w.disturb(kv.CreateRevision)
-			}
-		}
-	}
-	return list
-}
-
-// disturb records that the operator has touched a key. Callers read the server before it, not under w.mu: the server
-// calls functions that lock w.mu.
-func (w *world) disturb(created int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.disturbed[created] = time.Now()
+// leases are the subject's, also one of a Grant whose answer was lost.
+func (w *world) leases() []fakeetcd.Lease {
+	return slices.DeleteFunc(w.srv.Leases(), func(l fakeetcd.Lease) bool { return l.Client != w.subject.c })
 }
 
 func (w *world) revoke() {
-	revoked := make(map[int64]bool)
-	for _, l := range w.touch() {
+	for _, l := range w.leases() {
 		_ = w.srv.Revoke(l.ID) // the lease may have ended already
-		revoked[int64(l.ID)] = true
-	}
-	w.disturbAlso(func(c fakeetcd.Change) bool { return !c.Put && c.Prev != nil && revoked[c.Prev.Lease] })
-}
-
-// disturbAlso records the keys that were put after touch had read and that the operator touched too, at this moment.
-func (w *world) disturbAlso(done func(fakeetcd.Change) bool) {
-	for _, c := range w.srv.History("") {
-		if c.At.Equal(time.Now()) && done(c) {
-			w.disturb(c.Prev.CreateRevision)
-		}
 	}
 }
 
 func (w *world) deleteKeys() {
-	for _, l := range w.touch() {
+	for _, l := range w.leases() {
 		for _, key := range l.Keys {
 			w.srv.Delete(key)
 		}
 	}
-	w.disturbAlso(func(c fakeetcd.Change) bool { return !c.Put && c.Prev != nil })
+}
+
+// disturbed returns when the operator touched the key of that token, and false if it did not.
+func (w *world) disturbed(token fence.Token) (at time.Time, ok bool) {
+	for _, c := range w.srv.History("") {
+		if c.Direct && c.Prev != nil && c.Prev.CreateRevision == int64(token) {
+			return c.At, true
+		}
+	}
+	return time.Time{}, false
 }
 
 // overwritten is the value that the operator writes.
@@ -308,12 +267,11 @@ const overwritten = "overwritten"
 func (w *world) stray(key string) { w.srv.Put(key, overwritten) }
 
 func (w *world) overwriteKeys() {
-	for _, l := range w.touch() {
+	for _, l := range w.leases() {
 		for _, key := range l.Keys {
 			w.srv.Put(key, overwritten)
 		}
 	}
-	w.disturbAlso(func(c fakeetcd.Change) bool { return c.Put && c.Prev != nil && string(c.Kv.Value) == overwritten })
 }
 
 // compact drops the whole history, so the broken watches have to resume at a compacted revision.
