@@ -110,6 +110,9 @@ func (e *etcdFlags) config() (clientv3.Config, error) {
 	if err != nil {
 		return clientv3.Config{}, &exitError{exitUsage, err}
 	}
+	if e.user != "" && (auth.Username == "" || auth.Password == "") { // etcd's client would not log in, and say nothing
+		return clientv3.Config{}, usageError("--user: the name or the password is empty")
+	}
 	config, err := clientv3.NewClientConfig(&clientv3.ConfigSpec{
 		Endpoints: e.endpoints, DialTimeout: e.dialTimeout, KeepAliveTime: e.keepAlive, KeepAliveTimeout: e.keepAliveTimeout,
 		Secure: &e.secure, Auth: &auth,
