@@ -124,10 +124,10 @@ func (d *doctor) keys(ctx context.Context) {
 	err := scan(ctx, d.client, d.prefix, 0, func(kv *mvccpb.KeyValue) bool {
 		id, ok := contends(kv)
 		switch {
-		case strings.Contains(string(kv.Key), "~doctor/"): // of another doctor that measures commits
 		case ok:
 			f.held[id] = append(f.held[id], kv)
 			f.keys++
+		case strings.Contains(string(kv.Key), "~doctor/probe-"): // of another doctor that measures commits
 		default:
 			f.stray(kv)
 		}

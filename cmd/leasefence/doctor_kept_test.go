@@ -28,7 +28,7 @@ func TestDoctor_keptKeys(t *testing.T) {
 		client := srv.NewClient(t.Context())
 		granted, err := client.Grant(t.Context(), 60)
 		require.NoError(t, err)
-		key := fmt.Sprintf("jobs/it's/%x-", int64(granted.ID))
+		key := fmt.Sprintf("jobs/it's/~doctor/%x-", int64(granted.ID)) // a node of a tree; doctor's own keys begin like it
 		holder, err := client.Put(t.Context(), key+"a", "", clientv3.WithLease(granted.ID))
 		require.NoError(t, err)
 		_, err = client.Put(t.Context(), key+"b", "", clientv3.WithLease(granted.ID))
@@ -47,7 +47,7 @@ func TestDoctor_keptKeys(t *testing.T) {
 		holds, waits := d.findings[1], d.findings[2]
 		require.Equal(t, levelFail, holds.Level)
 		require.Contains(t, holds.Says, "etcd has kept the key "+key+"a without its lease: nothing will end that hold")
-		require.Equal(t, []string{fmt.Sprintf(`leasefence release --mode wait --yes --token %d -- 'jobs/it'\''s'`, holder.Header.Revision)}, holds.Run)
+		require.Equal(t, []string{fmt.Sprintf(`leasefence release --mode wait --yes --token %d -- 'jobs/it'\''s/~doctor'`, holder.Header.Revision)}, holds.Run)
 		require.Equal(t, levelFail, waits.Level)
 		require.Contains(t, waits.Says, "nothing will end that wait")
 		require.Equal(t, []string{`etcdctl del -- 'jobs/it'\''s/` + key[len("jobs/it's/"):] + `b'`}, waits.Run)
