@@ -9,47 +9,57 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
 
 // member checks one endpoint. It reports whether the endpoint has answered.
 func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	bounded, cancel := d.app.bounded(ctx)
 	defer cancel()
-	status, err := d.client.Status(bounded, endpoint)
-	if denied(err) {
+	conn, err := d.client.Dial(endpoint)
+	var answer *etcdserverpb.StatusResponse
+	if err == nil {
+		defer func() { _ = conn.Close() }()
+		// The client's own Status would wait for a connection, and not say why there is none.
+		answer, err = etcdserverpb.NewMaintenanceClient(conn).Status(bounded, &etcdserverpb.StatusRequest{})
+		err = rpctypes.Error(err)
+	}
+	if conn != nil && denied(err) {
 		d.add(d.unchecked("version, leader and size", endpoint, err))
-		d.commits(ctx, endpoint)
+		d.commits(ctx, endpoint, conn)
 		return true
 	}
 	if err != nil {
 		d.add(finding{
 			Level: levelFail, Check: "answer", Endpoint: endpoint,
-			Says: fmt.Sprintf("it has not answered in %v: %s", d.app.etcd.commandTimeout, harmless(err.Error())),
+			Says: fmt.Sprintf("it has not answered (--command-timeout is %v): %s", d.app.etcd.commandTimeout, harmless(status.Convert(err).Message())),
 			Do:   "Start it, check the network and TLS, or leave it out of --endpoints.",
 		})
 		return false
 	}
-	d.clusters[status.Header.GetClusterId()] = append(d.clusters[status.Header.GetClusterId()], endpoint)
-	version := judge(status.Version)
+	d.clusters[answer.Header.GetClusterId()] = append(d.clusters[answer.Header.GetClusterId()], endpoint)
+	version := judge(answer.Version)
 	version.Endpoint = endpoint
 	d.add(version)
-	if status.Leader == 0 {
+	if answer.Leader == 0 {
 		d.add(finding{
 			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it grants no locks and renews no leases",
 			Do: "Restore a majority of the members, and the network between them.",
 		})
 		return true
 	}
-	if status.IsLearner {
+	if answer.IsLearner {
 		d.add(finding{
 			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
 			Do: "Leave it out of --endpoints, or promote it.",
 		})
 		return true
 	}
-	d.add(size(endpoint, status.DbSize, status.DbSizeInUse, status.DbSizeQuota))
-	d.commits(ctx, endpoint)
+	d.add(size(endpoint, answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
+	d.commits(ctx, endpoint, conn)
 	return true
 }
 
@@ -107,10 +117,10 @@ func amount(n int64) string {
 }
 
 // commits measures the time of a commit through an endpoint.
-func (d *doctor) commits(ctx context.Context, endpoint string) {
+func (d *doctor) commits(ctx context.Context, endpoint string, conn *grpc.ClientConn) {
 	ctx, cancel := d.app.bounded(ctx)
 	defer cancel()
-	times, err := d.timeCommits(ctx, endpoint)
+	times, err := d.timeCommits(ctx, conn)
 	if err != nil {
 		d.add(d.unchecked("commits", endpoint, err))
 		return
@@ -123,12 +133,7 @@ func (d *doctor) commits(ctx context.Context, endpoint string) {
 // rounds is how often timeCommits puts and deletes a key.
 const rounds = 5
 
-func (d *doctor) timeCommits(ctx context.Context, endpoint string) (times []time.Duration, err error) {
-	conn, err := d.client.Dial(endpoint)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
+func (d *doctor) timeCommits(ctx context.Context, conn *grpc.ClientConn) (times []time.Duration, err error) {
 	kv := clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), d.client)
 	leases := clientv3.NewLeaseFromLeaseClient(etcdserverpb.NewLeaseClient(conn), d.client, time.Minute)
 	granted, err := leases.Grant(ctx, int64(time.Minute/time.Second))
