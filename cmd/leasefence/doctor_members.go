@@ -40,26 +40,33 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		})
 		return false
 	}
+	if d.state(endpoint, answer) {
+		d.commits(ctx, endpoint, conn)
+	}
+	return true
+}
+
+// state makes the findings on a member's answer. It reports whether the member serves locks.
+func (d *doctor) state(endpoint string, answer *etcdserverpb.StatusResponse) bool {
 	d.clusters[answer.Header.GetClusterId()] = append(d.clusters[answer.Header.GetClusterId()], endpoint)
 	version := judge(answer.Version)
 	version.Endpoint = endpoint
 	d.add(version)
-	if answer.Leader == 0 {
+	switch {
+	case answer.Leader == 0:
 		d.add(finding{
 			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it grants no locks and renews no leases",
 			Do: "Restore a majority of the members, and the network between them.",
 		})
-		return true
-	}
-	if answer.IsLearner {
+		return false
+	case answer.IsLearner:
 		d.add(finding{
 			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
 			Do: "Leave it out of --endpoints, or promote it.",
 		})
-		return true
+		return false
 	}
 	d.add(size(endpoint, answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
-	d.commits(ctx, endpoint, conn)
 	return true
 }
 

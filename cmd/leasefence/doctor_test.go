@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
 // The list of known bugs equals that of SECURITY.md, and the tested versions equal those of docs/etcd.md.
@@ -90,6 +91,21 @@ func TestSize(t *testing.T) {
 	require.Equal(t, levelOK, size("", 50*mib, mib, 0).Level)
 	require.Equal(t, levelWarn, size("", 1300*mib, mib, 0).Level)
 	require.Contains(t, size("", 1300*mib, mib, 0).Says, "1.3 GiB, 1.0 MiB of them in use")
+}
+
+// A member without a leader, and a learner, serve no locks: doctor does not measure their commits.
+func TestState(t *testing.T) {
+	t.Parallel()
+	for check, answer := range map[string]*etcdserverpb.StatusResponse{
+		"leader": {Version: "3.7.3", IsLearner: true},
+		"member": {Version: "3.7.3", IsLearner: true, Leader: 1},
+		"size":   {Version: "3.7.3", Leader: 1},
+	} {
+		d := doctor{clusters: map[uint64][]string{}}
+		require.Equal(t, check == "size", d.state("a:1", answer))
+		require.Equal(t, []string{"version", check}, checks(d.findings))
+		require.Equal(t, map[string]string{"leader": levelFail, "member": levelWarn, "size": levelOK}[check], d.findings[1].Level)
+	}
 }
 
 func TestUnchecked_namesTheFlag(t *testing.T) {

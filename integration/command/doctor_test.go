@@ -203,15 +203,6 @@ func TestDoctor_withoutPermission(t *testing.T) {
 	require.Contains(t, root.stdout.String(), " 0 WARN, 0 FAIL\n")
 }
 
-func TestDoctor_aLearner(t *testing.T) {
-	t.Parallel()
-	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	found := examine(t, c.Endpoints()[0]+","+c.Learner(t))
-	require.Equal(t, []string{"WARN"}, levels(found)["member"])
-	require.Contains(t, says(found, "member"), "it is a learner")
-	require.Equal(t, []string{"OK"}, levels(found)["commits"], "only of the voter")
-}
-
 func TestDoctor_twoClusters(t *testing.T) {
 	t.Parallel()
 	one, other := etcdtest.Start(t, etcdtest.Options{}), etcdtest.Start(t, etcdtest.Options{})
