@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -113,8 +114,12 @@ func (l *Lookout) sound(ctx context.Context) bool {
 func (l *Lookout) furthest() (prefix string, rev int64) {
 	l.Conn.mu.Lock()
 	defer l.Conn.mu.Unlock()
-	for look := range l.looks { // in random order
-		prefix, rev = look.Prefix, max(rev, look.Seen.Load())
+	n := 0
+	for look := range l.looks {
+		if n++; rand.N(n) == 0 { // each is as likely; a map's order is not that random: the last of two is mostly the same
+			prefix = look.Prefix
+		}
+		rev = max(rev, look.Seen.Load())
 	}
 	return prefix, rev
 }
