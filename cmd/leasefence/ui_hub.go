@@ -33,12 +33,11 @@ type hub struct {
 
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic
-	viewers int       // browsers that look at the list
-	listing news      // tells of a new list
-	current bool      // rows are recent enough to show; see viewList
-	until   time.Time // when rows stop being current if nobody looks: the time of the next reading
-	rows    []row     // sorted by name
-	capped  bool      // there are more names than mostListed
+	viewers int   // browsers that look at the list
+	listing news  // tells of a new list
+	current bool  // rows are recent enough to show: their next reading is not due yet, or somebody waits for it
+	rows    []row // sorted by name
+	capped  bool  // there are more names than mostListed
 	health  health
 }
 
@@ -140,15 +139,17 @@ func (h *hub) scan() {
 		if changed || h.health.err != was {
 			h.listing.tell()
 		}
-		more := h.viewers > 0
-		h.current, h.until = true, time.Now().Add(rest)
+		h.current = true
 		h.mu.Unlock()
 		if !pause(h.ctx, rest) {
 			return
 		}
-		if more {
+		h.mu.Lock()
+		h.current = h.viewers > 0
+		if h.current {
 			h.want()
 		}
+		h.mu.Unlock()
 	}
 }
 
@@ -181,12 +182,10 @@ func (h *hub) read() (rows []row, capped bool, err error) {
 	return rows, capped, nil
 }
 
-// viewList keeps the list up to date until the viewer leaves. Rows that were read before a time without viewers count
-// as current only until the next reading would have been due.
+// viewList keeps the list up to date until the viewer leaves.
 func (h *hub) viewList() (leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.current = h.current && (h.viewers > 0 || time.Now().Before(h.until))
 	h.viewers++
 	h.want()
 	return func() {
