@@ -52,18 +52,13 @@ func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
 func (p *Process) restoreData(file string, bump uint64) error {
 	m := p.order.Member
 	m.Dir += "-restored"
-	cfg := m.Config()
-	peers := make([]string, len(cfg.AdvertisePeerUrls))
-	for i, u := range cfg.AdvertisePeerUrls {
-		peers[i] = u.String()
-	}
 	err := snapshot.NewV3(newLogger()).Restore(snapshot.RestoreConfig{
 		SnapshotPath:        file,
 		Name:                m.Name,
 		OutputDataDir:       m.Dir,
-		PeerURLs:            peers,
+		PeerURLs:            []string{"http://" + m.PeerAddr},
 		InitialCluster:      m.Cluster,
-		InitialClusterToken: cfg.InitialClusterToken,
+		InitialClusterToken: m.Config().InitialClusterToken,
 		RevisionBump:        bump,
 		MarkCompacted:       bump > 0,
 	})
