@@ -49,10 +49,11 @@ func TestCheck_badFile(t *testing.T) {
 		"two ends":            write(t, "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n"),
 		"sent twice":          write(t, "{\"kind\":\"send\",\"request\":1}\n{\"kind\":\"send\",\"request\":1}\n"),
 		"heal without fault":  write(t, "{\"kind\":\"heal\",\"fault\":1}\n"),
+		"never healed":        write(t, "{\"kind\":\"fault\",\"fault\":1}\n{\"kind\":\"note\",\"name\":\"end\"}\n"),
 		"TTL":                 write(t, "{\"kind\":\"note\",\"name\":\"ttl\",\"value\":\"2\"}\n"),
 		"watch began late":    write(t, "{\"kind\":\"delete\",\"key\":\"a/1\",\"revision\":4}\n"),
 		"watch missed":        write(t, "{\"kind\":\"put\",\"key\":\"a/1\",\"revision\":4,\"created\":3}\n"),
-		"no order":            write(t, "{\"at\":2,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n{\"at\":1,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n"),
+		"no order":            write(t, "{\"kind\":\"send\",\"name\":\"a\",\"token\":\"1\"}\n{\"at\":2,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n{\"at\":1,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := dispatch([]string{"check", path}, &bytes.Buffer{})

@@ -185,6 +185,11 @@ func (c *checker) newBook(events []history.Event) *book {
 			c.malformed("event of unknown kind %q", e.Kind)
 		}
 	}
+	for _, f := range b.faults {
+		if b.whole && f.until() == forever { // it would excuse everything after it
+			c.malformed("fault %d has not healed at the end", f.begin.Fault)
+		}
+	}
 	b.sort()
 	b.bury()
 	c.countBook(b, len(events))

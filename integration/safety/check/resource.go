@@ -3,6 +3,7 @@ package check
 import (
 	"time"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -17,6 +18,10 @@ func (c *checker) resource() {
 			countStale(r, n)
 			continue
 		}
+		tokens := map[fence.Token]bool{} // of all requests, since a mark may be seen before its request is recorded
+		for _, e := range r.applied {
+			tokens[e.Token] = true
+		}
 		v := value{}
 		var writer, reader *history.Event // with the highest token that was accepted
 		var now time.Duration
@@ -28,6 +33,9 @@ func (c *checker) resource() {
 			switch {
 			case e.Outcome == history.Refused:
 				what = c.refused(r.name, e, writer, reader)
+				if c.whole && e.Highest != 0 && !tokens[e.Highest] {
+					c.bad("I1", r.name, show(writer, e), "token %d was refused for the mark %d, which is nobody's token", e.Token, e.Highest)
+				}
 			case e.Outcome != history.OK:
 				what = "failed"
 			case e.Verb == history.Read:
