@@ -28,13 +28,16 @@ type book struct {
 	renewed   []*history.Event
 	faults    []*disturbance
 	elections map[string]bool
-	clients   map[string]bool // that have asked for something
-	stalls    spans           // in which the process of most clients did not run
+	clients   map[string]bool          // that have asked for something
+	restored  time.Duration            // when a restore began; forever: there was none
+	era       time.Duration            // from when on everything is of the next era
+	ttls      map[string]time.Duration // the longest of each client, if it is not that of all
+	stalls    spans                    // in which the process of most clients did not run
 	watch     watch
 }
 
 type acquisition struct {
-	enter, grant, giveUp, lastLive, lastAsked, lost, release, released *history.Event
+	enter, grant, giveUp, lastLive, lastAsked, explained, lost, release, released *history.Event
 
 	died    time.Duration  // when its process was killed, if it has no other end; 0: it was not
 	excused time.Duration  // from when an operator's fault excuses an overlap; forever: never
@@ -119,7 +122,8 @@ func (a *acquisition) owned() bool { return a.grant.At < a.excused }
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{
-		first: forever, resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
+		first: forever, restored: forever, era: forever, ttls: map[string]time.Duration{},
+		resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
 	}
 	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
 	for n := range events {
@@ -141,7 +145,7 @@ func (c *checker) newBook(events []history.Event) *book {
 			if e.Verb == history.Campaign {
 				b.elections[e.Name] = true
 			}
-		case history.Grant, history.GiveUp, history.Live, history.Lost, history.Release, history.Released:
+		case history.Grant, history.GiveUp, history.Live, history.Explained, history.Lost, history.Release, history.Released:
 			if ops[e.Op] == nil {
 				c.malformed("%s of op %d, which did not enter", e.Kind, e.Op)
 			}
@@ -173,6 +177,9 @@ func (c *checker) newBook(events []history.Event) *book {
 		case history.Fault:
 			faults[e.Fault] = &disturbance{begin: e}
 			b.faults = append(b.faults, faults[e.Fault])
+			if e.Name == history.Restored {
+				b.restored = e.At
+			}
 		case history.Heal:
 			if faults[e.Fault] == nil {
 				c.malformed("fault %d heals but did not begin", e.Fault)
@@ -197,8 +204,11 @@ func (c *checker) newBook(events []history.Event) *book {
 }
 
 func (c *checker) note(b *book, e *history.Event) {
-	if e.Name == history.NoteEnd {
+	switch e.Name {
+	case history.NoteEnd:
 		b.whole = true
+	case history.NoteEra:
+		b.era = e.At
 	}
 	if e.Name != history.NoteStall && e.Name != history.NoteTTL {
 		return
@@ -208,7 +218,8 @@ func (c *checker) note(b *book, e *history.Event) {
 	case err != nil || d <= 0:
 		c.malformed("note %q is %q, want a positive duration", e.Name, e.Value)
 	case e.Name == history.NoteTTL:
-		c.ttl = d
+		c.ttl = max(c.ttl, d)
+		b.ttls[e.Client()] = d
 	default:
 		b.stalls = append(b.stalls, span{e.At - d, e.At}) // in order, since one process records them
 	}
@@ -221,6 +232,8 @@ func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
 		field, e = &a.grant, a.grantOf(e)
 	case history.GiveUp:
 		field = &a.giveUp
+	case history.Explained:
+		field = &a.explained
 	case history.Lost:
 		field = &a.lost
 	case history.Release:

@@ -12,7 +12,7 @@ import (
 
 // Violation is one breach of an invariant.
 type Violation struct {
-	Invariant string // "I1" to "I8"
+	Invariant string // "I1" to "I9"
 	Checker   string // that found it
 	Name      string // of the lock, election or resource
 	Text      string
@@ -46,6 +46,13 @@ const (
 	Unknown           = "requests of unknown outcome"
 	Deadlines         = "handles compared with the deadlines of their leases"
 	ControlStale      = "stale updates of unfenced controls"
+	RefusedAfter      = "after a restore: refused as stale"
+	ControlAfter      = "after a restore: stale updates of unfenced controls"
+	ToldOfRestore     = "after a restore: acquisitions whose errors report it"
+	Explained         = "after a restore: refusals that it explains"
+	LiveAtRestore     = "at a restore: handles that were live"
+	EndedByRestore    = "at a restore: live handles that were lost"
+	ToldAtEnd         = "at a restore: live handles whose loss reports it"
 	PeerOverlaps      = "holders of etcd's own mutex, the control, at the next one's grant"
 )
 
@@ -80,16 +87,19 @@ func (r *Report) Print(w io.Writer) (err error) {
 	return err
 }
 
-// Check runs all checkers on a history. The events are in the order of the file and are not changed.
+// Check runs all checkers on a history. The events are in the order of the file and are not changed. A restore takes
+// revisions back, so in a history with a restore only the checkers that look at no revision run.
 func Check(events []history.Event) Report {
 	c := newChecker(events)
-	c.readWatch()
-	c.excuse()
-	c.atResources()
 	for _, one := range []struct {
 		name string
 		look func()
 	}{
+		{"resource", c.resource},
+		{"requests", c.requestOutcomes},
+		{"restore", c.restores},
+		{"watch", c.readWatch},
+		{"operator", c.excuse},
 		{"watch", c.watchedTokens},
 		{"watch", c.deletions},
 		{"watch", c.leftovers},
@@ -101,24 +111,13 @@ func Check(events []history.Event) Report {
 		{"order", c.order},
 		{"observers", c.observers},
 	} {
+		if one.name == "watch" && c.restored < forever {
+			break
+		}
 		c.now = one.name
 		one.look()
 	}
 	return c.report
-}
-
-// Resources checks only I1, I4 and I5. It looks at no revision of etcd, so the history may continue after a restore.
-func Resources(events []history.Event) Report {
-	c := newChecker(events)
-	c.atResources()
-	return c.report
-}
-
-func (c *checker) atResources() {
-	c.now = "resource"
-	c.resource()
-	c.now = "requests"
-	c.requestOutcomes()
 }
 
 type checker struct {

@@ -1,4 +1,4 @@
-// Package check decides whether a history keeps the invariants I1 to I8 of the safety suite, which docs/safety.md lists.
+// Package check decides whether a history keeps the invariants I1 to I9 of the safety suite, which docs/safety.md lists.
 //
 // # How each is checked
 //
@@ -13,6 +13,7 @@
 //	progress.go   I7          a sweep over waiters, holders and faults
 //	order.go      I7          the waiters of each session, in the order of their tokens
 //	observers.go  I8          a scan of what each observer saw, compared with the watch
+//	restore.go    I9          a scan of the errors, and of the handles that were live at a restore
 //
 // All are sorts and sweeps over the events. No search for an order that explains them is needed: the tokens are the
 // order of the grants, and each resource's record is the order of its requests.
@@ -47,6 +48,6 @@
 // # What it cannot see
 //
 // A handle is known to be live only until its last live event, so an overlap that begins later is missed. A watch that
-// lags shows a deletion late, never early. A restore of the cluster takes revisions back, so of a history that
-// continues after a restore only the resources can be checked.
+// lags shows a deletion late, never early. A restore of the cluster takes revisions back, so of the history of
+// a restore only I1, I4, I5 and I9 are checked.
 package check

@@ -15,7 +15,7 @@ func (c *checker) resource() {
 	n := map[string]int{}
 	for _, r := range c.resources {
 		if r.control {
-			countStale(r, n)
+			c.countStale(r, n)
 			continue
 		}
 		tokens := map[fence.Token]bool{} // of all requests, since a mark may be seen before its request is recorded
@@ -33,6 +33,9 @@ func (c *checker) resource() {
 			switch {
 			case e.Outcome == history.Refused:
 				what = c.refused(r.name, e, writer, reader)
+				if e.At > c.restored {
+					n[RefusedAfter]++
+				}
 				if c.whole && e.Highest != 0 && !tokens[e.Highest] {
 					c.bad("I1", r.name, show(writer, e), "token %d was refused for the mark %d, which is nobody's token", e.Token, e.Highest)
 				}
@@ -69,7 +72,7 @@ func (c *checker) resource() {
 	}
 	for _, what := range []string{
 		"accepted claims", Accepted, "reads", "accepted claims and reads of readers",
-		refusedOthers, Refused, RefusedForReaders, RefusedReaders, "updates of unfenced controls", ControlStale, "  that undid another",
+		refusedOthers, Refused, RefusedForReaders, RefusedReaders, "updates of unfenced controls", ControlStale, "  that undid another", RefusedAfter, ControlAfter,
 	} {
 		c.count(what, n[what])
 	}
@@ -95,12 +98,15 @@ func (c *checker) refused(name string, e, writer, reader *history.Event) string 
 }
 
 // countStale counts the stale and the lost updates of a resource that does not look at tokens.
-func countStale(r *resource, n map[string]int) {
+func (c *checker) countStale(r *resource, n map[string]int) {
 	highest, v := &history.Event{}, value{}
 	for _, e := range r.applied {
 		n["updates of unfenced controls"]++
 		if above(e, highest) {
 			n[ControlStale]++
+			if e.At > c.restored {
+				n[ControlAfter]++
+			}
 		} else {
 			highest = e
 		}

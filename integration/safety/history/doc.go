@@ -11,6 +11,7 @@
 //	grant     caller    after that has returned a handle      Op, Actor, Name, Token, Key
 //	giveup    caller    after that has returned an error      Op, Outcome, Error
 //	live      caller    before a call of Err returned nil     Op, Verb (see ByContext)
+//	explained caller    after Explain has returned            Op, Error
 //	lost      caller    after the handle's context has ended  Op, Error
 //	release   caller    before Unlock, Resign                 Op, Verb (see Returned)
 //	released  caller    after that has returned               Op, Outcome, Error
@@ -37,7 +38,7 @@
 // Token of a [ClaimRead] or [CheckRead] and that of a reader's grant is the token of a read lock.
 //
 // Some names of faults and notes have a meaning for the checkers: [OperatorDeletes], [OperatorOverwrites],
-// [OperatorRevokes], [ClientKilled], [Compaction], [NoteTTL], [NoteStall], [NoteEnd]. A resource may be the control of
+// [OperatorRevokes], [ClientKilled], [Compaction], [Restored], [NoteTTL], [NoteStall], [NoteEra], [NoteEnd]. A resource may be the control of
 // another, see [UnfencedMark]. A grant has no Key if the caller does not learn it. An observer records the token
 // without its era, and the Outcome [Failed] when it starts again. A history without NoteEnd counts as cut short: the
 // checkers do not judge what should have come after its last event.

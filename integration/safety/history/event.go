@@ -11,14 +11,15 @@ type Kind string
 
 // The kinds.
 const (
-	Enter    Kind = "enter"
-	Grant    Kind = "grant"
-	GiveUp   Kind = "giveup"
-	Live     Kind = "live"
-	Lost     Kind = "lost"
-	Release  Kind = "release"
-	Released Kind = "released"
-	Renewed  Kind = "renewed"
+	Enter     Kind = "enter"
+	Grant     Kind = "grant"
+	GiveUp    Kind = "giveup"
+	Live      Kind = "live"
+	Explained Kind = "explained"
+	Lost      Kind = "lost"
+	Release   Kind = "release"
+	Released  Kind = "released"
+	Renewed   Kind = "renewed"
 
 	Send   Kind = "send"
 	Answer Kind = "answer"

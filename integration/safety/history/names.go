@@ -20,6 +20,9 @@ const (
 	// Compaction discards events that a broken watch has missed. An observer does not see these.
 	Compaction = "compaction"
 
+	// Restored is a restore of the cluster from a snapshot, which takes revisions back.
+	Restored = "restored from a snapshot"
+
 	// ClientKilled ends a process. The Target is its client, see [Event.Client]. It also ends the acquisitions and
 	// requests of that client that have no other end.
 	ClientKilled = "client killed"
@@ -27,7 +30,8 @@ const (
 
 // Names of notes that have a meaning for the checkers.
 const (
-	NoteTTL   = "ttl"   // Value: the longest TTL that the server granted, as time.Duration prints it
+	NoteTTL   = "ttl"   // Value: the longest TTL that the server granted the Actor, or anybody, as time.Duration prints it
+	NoteEra   = "era"   // all sessions are closed, and new ones begin the next era
 	NoteStall = "stall" // Value: how long until now the process of the clients that are never killed or stopped did not run
 	NoteEnd   = "end"   // the run is over: everything is closed, and the watch has delivered everything
 )

@@ -31,7 +31,7 @@
 //
 // # What is checked where
 //
-// Package check checks I1 to I8 by the history; in that of the restore, where revisions start again, only the resources.
-// The restore checks I9 itself. The run itself checks that waiters are served, that no key, lease or goroutine is left
+// Package check checks I1 to I9 by the history; in that of the restore, where revisions start again, only the resources
+// and I9. The run itself checks that waiters are served, that no key, lease or goroutine is left
 // after Close, and that memory does not grow from round to round.
 package mix

@@ -72,6 +72,14 @@ var tallies = map[string]string{
 	staleReads:   check.RefusedReaders,
 	deadlines:    check.Deadlines,
 	unknown:      check.Unknown,
+
+	restoredLive:   check.LiveAtRestore,
+	restoredEnded:  check.EndedByRestore,
+	restoredSaid:   check.ToldAtEnd,
+	restoredTold:   check.ToldOfRestore,
+	restoredWhy:    check.Explained,
+	restoredFenced: check.RefusedAfter,
+	restoredStale:  check.ControlAfter,
 }
 
 // floors are the least figures, so that a run cannot pass by doing nothing.

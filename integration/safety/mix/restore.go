@@ -2,11 +2,9 @@ package mix
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,11 +12,10 @@ import (
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
-	"github.com/leasefence/leasefence/lease"
 )
 
-// restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Revisions start
-// again in its history, so package check checks only the resources, which are not restored.
+// restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Package check
+// decides by its history whether each client learned of it.
 type restoration struct {
 	*run
 	number  int // of the round whose names it uses
@@ -26,16 +23,21 @@ type restoration struct {
 	store   *store
 	rush    []string // names that all parties want
 	parties []*party
-
-	mu   sync.Mutex // guards the fields below
-	back bool       // revisions are going back, or have gone back
-	live map[*held]*party
 }
 
 const (
 	witnesses = 4 // of each party
 	nextEra   = 1 // of the tokens after the restore
 )
+
+// party is a client in a restore.
+type party struct {
+	*restoration
+	*client
+	stays   string       // the name that its first witness holds for as long as it can; "": none
+	staying atomic.Bool  // it holds that name
+	granted atomic.Int64 // the highest revision of its tokens, or one that is nearly as high
+}
 
 func (r *restoration) wrong(format string, args ...any) {
 	r.report.violate(r.number, "I9", format, args...)
@@ -49,7 +51,7 @@ func (run *run) restore(life context.Context) {
 	// After a restore that revision may never come, so clients with a token would learn nothing.
 	_, err := run.etcd.AuthDisable(ctx)
 	require.NoError(run.tb, err)
-	r := &restoration{run: run, number: run.rounds + 1, live: map[*held]*party{}}
+	r := &restoration{run: run, number: run.rounds + 1}
 	before, n := run.report.violations(), roundNames(r.number)
 	r.rush = append(append(r.rush, n.Hot...), n.Elections...)
 	run.tape.begin(run.tb, r.number)
@@ -60,18 +62,8 @@ func (run *run) restore(life context.Context) {
 	defer r.out.close()
 	r.pass(ctx, n.Cold)
 	r.leave(life, r.parties)
-	r.judge(run.tape.end(run.tb))
+	r.report.judge(r.number, check.Check(run.tape.end(run.tb)))
 	run.keep(before == run.report.violations())
-}
-
-// judge checks the history, and counts what the resources did with lower tokens after the members were killed.
-func (r *restoration) judge(all []history.Event) {
-	verdict := check.Resources(all)
-	r.report.judge(r.number, verdict)
-	killed := slices.IndexFunc(all, func(e history.Event) bool { return e.Kind == history.Fault && e.Name == restoredFault })
-	before := check.Resources(all[:killed])
-	r.report.count(restoredFenced, verdict.Count(check.AllRefused)-before.Count(check.AllRefused))
-	r.report.count(restoredStale, verdict.Count(check.ControlStale)-before.Count(check.ControlStale))
 }
 
 // pass runs all steps, from the work before the restore to the work after it. Each party has a name of its own.
@@ -83,7 +75,7 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 	defer stop()
 	start := func(from int) {
 		for i := from; i < r.opts.clients(); i += 2 {
-			p := r.newParty(r.newClient(userOf(ofClient, i)), own[i])
+			p := &party{restoration: r, client: r.newClient(userOf(ofClient, i)), stays: own[i]}
 			if i%8 < 3 { // their leases outlive the time without a cluster, and are seldom renewed
 				p.ttl *= 4
 			}
@@ -100,12 +92,12 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 	saved := r.revision(ctx)
 	start(1)
 	r.ready(ctx, saved+gap)
-	r.awaitEnds(ctx, r.takeBack(ctx, file))
+	r.takeBack(ctx, file)
 	existing := len(r.parties)
 	for i := range newcomers {
-		p := r.newParty(r.newClient(userOf(ofNewcomer, i)), "")
+		p := &party{restoration: r, client: r.newClient(userOf(ofNewcomer, i))}
 		p.join(ctx, 0)
-		p.start(&unaware, func(w *witness) { w.until(working, 3, func(f fate) bool { return f != nothing && f != lost }) })
+		p.start(&unaware, func(w *witness) { w.until(working, 3, func(f fate) bool { return f != nothing }) })
 	}
 	if !inTime(&old, stop) {
 		r.wrong("not every witness got an error that reports the restore, %v after the cluster was back", patience)
@@ -118,23 +110,16 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 	r.raiseEra(ctx)
 }
 
-// takeBack restores the cluster and returns the handles that were live when its members were killed.
-func (r *restoration) takeBack(ctx context.Context, file string) map[*held]*party {
+// takeBack restores the cluster.
+func (r *restoration) takeBack(ctx context.Context, file string) {
 	before := r.revision(ctx)
-	fault := history.Event{At: r.tape.Now(), Kind: history.Fault, Fault: r.tape.ID(), Name: restoredFault, Target: "cluster"}
+	fault := history.Event{At: r.tape.Now(), Kind: history.Fault, Fault: r.tape.ID(), Name: history.Restored, Target: "cluster"}
 	r.tape.Record(fault)
-	r.mu.Lock()
-	r.back = true
-	live := maps.Clone(r.live)
-	r.mu.Unlock()
-	maps.DeleteFunc(live, func(h *held, _ *party) bool { return h.err() != nil })
 	require.NoError(r.tb, r.cluster.Restore(ctx, file, 0))
 	r.report.longest(restoredDown, r.tape.Now()-fault.At)
-	r.report.count(restoredLive, len(live))
 	fault.Kind, fault.At = history.Heal, 0
 	r.tape.Record(fault)
 	r.report.count(restoredBack, int(before-r.revision(ctx)))
-	return live
 }
 
 func (r *restoration) revision(ctx context.Context) int64 {
@@ -143,38 +128,10 @@ func (r *restoration) revision(ctx context.Context) int64 {
 	return rev
 }
 
-// restoredFault is the name of the restore in the history.
-const restoredFault = "restored from a snapshot"
-
-// awaitEnds waits for the end of handles that were live when the members were killed.
-func (r *restoration) awaitEnds(ctx context.Context, live map[*held]*party) {
-	back := time.Now()
-	for h, p := range live {
-		bound := p.ttl + 3*time.Second // the deadline, or a renewal that finds the restore
-		select {
-		case <-ctx.Done():
-			return
-		case <-h.ctx.Done():
-		case <-time.After(time.Until(back.Add(bound))):
-		}
-		if h.ctx.Err() == nil { // the time may be over because the wait for another handle was long
-			r.wrong("a handle of %s for %s is live %v after the cluster was back", p.name, h.resource, bound)
-			continue
-		}
-		cause := context.Cause(h.ctx)
-		if !errors.Is(cause, lease.ErrLost) {
-			continue // it was released
-		}
-		r.report.count(restoredEnded, 1)
-		if errors.Is(cause, lease.ErrRestored) {
-			r.report.count(restoredSaid, 1)
-		}
-	}
-}
-
 // raiseEra opens a session of each party in the next era, and waits until all witnesses are served.
 func (r *restoration) raiseEra(ctx context.Context) {
 	const turns, bound = 4, 5 * patience // for some hundred turns of all witnesses
+	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEra})
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -197,4 +154,52 @@ func inTime(workers *sync.WaitGroup, stop func()) bool {
 	late := time.AfterFunc(patience, stop)
 	workers.Wait()
 	return late.Stop()
+}
+
+// join opens a session. leave closes it.
+func (p *party) join(ctx context.Context, era uint16) {
+	p.era = era
+	p.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Actor: p.name, Value: p.ttl.String()})
+	require.NoError(p.tb, insist(ctx, p.open))
+	if era == 0 {
+		p.parties = append(p.parties, p)
+	}
+}
+
+func (r *restoration) leave(ctx context.Context, parties []*party) {
+	var wg sync.WaitGroup
+	for _, p := range parties {
+		wg.Go(func() {
+			if err := closeSession(ctx, p.current()); err != nil {
+				r.wrong("a session of %s in era %d: %v", p.name, p.era, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// ready waits until every name that all parties want has a mark, and every party a token, of that revision or above. It
+// also waits until each party that is to stay holds its lock.
+func (r *restoration) ready(ctx context.Context, revision int64) {
+	missing := ""
+	await(ctx, 5*patience, func(context.Context) (bool, error) {
+		missing = r.missing(revision)
+		return missing == "", nil
+	})
+	require.Empty(r.tb, missing, "it has not come to revision %d", revision)
+}
+
+func (r *restoration) missing(revision int64) string {
+	marks := r.store.guard.Marks()
+	for _, name := range r.rush {
+		if !r.opts.Unfenced && marks[name].Revision() < revision {
+			return name
+		}
+	}
+	for _, p := range r.parties {
+		if p.granted.Load() < revision || !p.staying.Load() {
+			return p.name
+		}
+	}
+	return ""
 }

@@ -3,7 +3,9 @@ package mix
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strconv"
+	"sync"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -13,19 +15,29 @@ import (
 type fate int
 
 const (
-	nothing   fate = iota // the turn was cut short, or a wrong error was reported as a violation
+	nothing   fate = iota // the turn was cut short, or the lock was lost
 	accepted              // all its writes were accepted
-	lost                  // the lock was lost, and an error said so
 	told                  // the acquisition failed with lease.ErrRestored
 	explained             // a write was refused, and Explain named the restore
 )
 
-// witness is a worker of a party. It judges each error that it gets.
+// witness is a worker of a party. It goes on until it has learned of the restore; the checkers judge each error that it
+// gets.
 type witness struct {
 	*party
 	*worker
 	stays bool // it holds the name party.stays until it is lost, again and again
 	turns int
+}
+
+func (p *party) start(wg *sync.WaitGroup, work func(*witness)) {
+	for i := range witnesses {
+		name := p.name + "/witness " + strconv.Itoa(i)
+		w := &witness{party: p, stays: i == 0 && p.stays != "" && p.era == 0, worker: &worker{
+			crew: &crew{log: p.tape}, name: name, rng: rand.New(rand.NewPCG(p.opts.Seed, hash(name)+uint64(p.era))),
+		}}
+		wg.Go(func() { work(w) })
+	}
 }
 
 // until takes turns until as many have ended as wanted, and returns how many have.
@@ -52,12 +64,15 @@ func (w *witness) turn(ctx context.Context) (f fate) {
 		kinds = kinds[:2] // another reader would be let in
 	}
 	err := w.under(ctx, pick(w.rng, kinds), func(op int64, h *held) {
-		w.took(h)
-		defer w.left(h)
+		w.granted.Store(h.token.Revision())
+		if w.stays {
+			w.staying.Store(true)
+			defer w.staying.Store(false)
+		}
 		f = w.use(ctx, op, h)
 	})
-	if err != nil {
-		return w.failed(ctx, name, err)
+	if errors.Is(err, lease.ErrRestored) {
+		f = told
 	}
 	return f
 }
@@ -79,11 +94,13 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 		_, outcome, err := w.party.out.send(w.name, h.resource, op, h.token, verb, value) // requests under way do not end with the turn
 		switch outcome {
 		case history.Refused:
-			f := w.refused(ctx, h, err)
-			if f == explained { // it writes all the same, and must be refused
-				_, _, _ = w.party.out.send(w.name, h.resource, op, h.token, next, value)
+			why := h.explain(ctx, err)
+			w.log.Record(history.Event{Kind: history.Explained, Op: op, Error: why.Error()})
+			if !errors.Is(why, lease.ErrRestored) {
+				return nothing
 			}
-			return f
+			_, _, _ = w.party.out.send(w.name, h.resource, op, h.token, next, value) // it writes all the same, and must be refused
+			return explained
 		case history.OK:
 			verb = next
 		default:
@@ -96,46 +113,7 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 		sleep(h.ctx, rest)
 	}
 	if h.err() != nil {
-		return lost
-	}
-	return f
-}
-
-// reported judges an error that reports a restore. There must have been a restore.
-func (w *witness) reported(name string, err error, as fate, figure string) fate {
-	w.restoration.mu.Lock()
-	defer w.restoration.mu.Unlock()
-	if !w.back || w.era != 0 {
-		w.wrong("%s got an error that reports a restore that has not happened: %s: %v", w.name, name, err)
 		return nothing
 	}
-	w.report.count(figure, 1)
-	return as
-}
-
-// failed judges the error of an acquisition.
-func (w *witness) failed(ctx context.Context, name string, err error) fate {
-	switch {
-	case errors.Is(err, lease.ErrRestored):
-		return w.reported(name, err, told, restoredTold)
-	case errors.Is(err, lease.ErrLost):
-		return lost
-	case ctx.Err() == nil:
-		w.wrong("%s failed to acquire %s, and the error reports neither the restore nor a loss: %v", w.name, name, err)
-	}
-	return nothing
-}
-
-// refused judges what Explain says about a refused token.
-func (w *witness) refused(ctx context.Context, h *held, stale error) fate {
-	why := h.explain(ctx, stale)
-	switch {
-	case errors.Is(why, lease.ErrRestored):
-		return w.reported(h.resource, why, explained, restoredWhy)
-	case h.err() != nil: // asked after Explain, which may find a loss
-		return lost
-	case ctx.Err() == nil:
-		w.wrong("%s holds %s and its token was refused: %v", w.name, h.resource, why)
-	}
-	return nothing
+	return f
 }
