@@ -76,9 +76,10 @@ func (r *round) serve(ctx context.Context, c *client, i int, k locker, work func
 // longer. On a busy machine there may be fewer: each must still have the whole time in which it is to be served.
 func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	const many = 40
-	began, c := time.Now(), r.client(i)
+	began, c, w := time.Now(), r.client(i), r.watchers[i]
+	lead := func(_ int64, h *held) { w.led.Store(h.token.Revision()) }
 	for n := 0; time.Since(began) < served && (n < many || time.Since(began) < 2*ttl); n++ {
-		if !r.serve(ctx, c, i, candidate(c.current(), name, election.Options{Value: c.name}, ""), idle) {
+		if !r.serve(ctx, c, i, candidate(c.current(), name, election.Options{Value: c.name}, ""), lead) {
 			return
 		}
 	}

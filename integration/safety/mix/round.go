@@ -88,7 +88,9 @@ func (run *run) newRound(ctx context.Context, number int) *round {
 // watcher is an observer of one election.
 type watcher struct {
 	name  string
-	token atomic.Int64 // of the leader that it saw last; 0: none
+	token atomic.Int64 // of the leader that it sees; 0: none
+	seen  atomic.Int64 // of the last leader that it has seen
+	led   atomic.Int64 // of the last leader of all
 	stop  context.CancelFunc
 	done  chan struct{}
 }
@@ -125,6 +127,9 @@ func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, n
 			return err
 		}
 		w.token.Store(l.Revision)
+		if l.Revision != 0 {
+			w.seen.Store(l.Revision)
+		}
 		t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: fence.Token(l.Revision)})
 	}
 	return nil
@@ -199,14 +204,15 @@ func (r *round) awaitCrews(bound time.Duration) {
 	}
 }
 
-// awaitObservers waits until every observer sees that there is no leader, and stops the observers.
+// awaitObservers waits until every observer has seen the last leader and that there is none now, and stops the observers.
 func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	for _, w := range r.watchers {
-		await(ctx, bound, func(context.Context) (bool, error) { return w.token.Load() == 0, nil })
-		if token := w.token.Load(); token != 0 {
-			r.complainSince(r.tape.Now()-bound, "I8", "%s still sees token %d, %v after all have resigned", w.name, token, bound)
+		await(ctx, bound, func(context.Context) (bool, error) { return w.token.Load() == 0 && w.seen.Load() >= w.led.Load(), nil })
+		if token, seen, led := w.token.Load(), w.seen.Load(), w.led.Load(); token != 0 || seen < led {
+			r.complainSince(r.tape.Now()-bound, "I8", "%s still sees token %d, %v after all have resigned; the last leader that it has seen had token %d, the last of all %d",
+				w.name, token, bound, seen, led)
 		}
 		w.stop()
 		<-w.done

@@ -62,6 +62,13 @@ func TestRound_complainsOfAnObserverThatStillSeesALeader(t *testing.T) {
 
 	r.report.Violations = nil
 	w.token.Store(0)
+	w.led.Store(13)
+	w.seen.Store(12)
+	r.awaitObservers(t.Context(), time.Millisecond)
+	requireComplaint(t, r, "I8", "has seen had token 12, the last of all 13")
+
+	r.report.Violations = nil
+	w.seen.Store(13)
 	r.awaitObservers(t.Context(), time.Millisecond)
 	require.Empty(t, r.report.Violations)
 }
