@@ -176,9 +176,6 @@ func (r *run) round(ctx, life context.Context, number int) {
 		r.report.count(calmRounds, 1)
 	}
 	r.report.count(events, len(all))
-	r.report.count(peerOverlaps, verdict.Count(check.PeerOverlaps))
-	r.report.count(controlStale, verdict.Count(check.ControlStale))
-	r.report.count(staleByReader, verdict.Count(check.RefusedForReaders))
 	r.tb.Logf("%8s  %s, checked in %v", r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
 	r.keep(before == r.report.violations())
 }
