@@ -38,8 +38,8 @@ func (e *OpError) Error() string {
 	return fmt.Sprintf("op %d, %s %s: %s", e.Index, clip.Quote(e.Op.Name), clip.Quote(e.Op.Key), e.Message)
 }
 
-// bodyError is an error that the body of a [Script] returned. It is an error of the server to the caller, but not to the
-// client, which runs a script again after some of the server's errors.
+// bodyError is an error that the body of a [Script] returned or raised. It is an error of the server to the caller, but
+// not to the client, which runs a script again after some of the server's errors.
 type bodyError string
 
 func (e bodyError) Error() string { return string(e) }

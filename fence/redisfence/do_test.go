@@ -197,6 +197,9 @@ func TestRun_bodyFails(t *testing.T) {
 			`redisfence: run "orders": MINE it is`, "54 0",
 		},
 		{"redis.call('SET', KEYS[1], 1)\nerror('of mine')", "user_script:2: of mine", "54 0"},
+		{"redis.call('SET', KEYS[1], 1) error({})", "has raised a table", "54 0"},
+		{"redis.call('SET', KEYS[1], 1) error(42)", ": 42", "54 0"},
+		{"redis.call('SET', KEYS[1], 1) error()", ": nil", "54 0"},
 		{"redis.call('SET', KEYS[1], 1) redis.call('HGET', KEYS[1], 'x')", "WRONGTYPE", "54 0"},
 		{"redis.call('SET', KEYS[1], 1) return admit", "nonexistent global variable", "54 0"}, // a name of the guard's
 		{"return return", "Error compiling script", ""},
@@ -208,14 +211,20 @@ func TestRun_bodyFails(t *testing.T) {
 		require.Equal(t, tt.mark, get(t, c, f.MarkKey("orders")))
 		require.Equal(t, tt.mark != "", get(t, c, "a") == "1")
 	}
-	for _, text := range []string{"NOSCRIPT such a plan", "READONLY mine", "TRYAGAIN later"} {
-		again := redisfence.NewScript("redis.call('INCR', KEYS[1]) return redis.error_reply('" + text + "')")
-		for n := range 2 { // the second time the server knows the script
-			_, err := f.Run(as(t, 54), text, again, []string{text})
-			require.EqualError(t, err, fmt.Sprintf("redisfence: run %q: %s", text, text))
-			_, ok := errors.AsType[redis.Error](err)
-			require.True(t, ok)
-			require.Equal(t, strconv.Itoa(n+1), get(t, c, text), "the body ran once")
+	for name, c := range map[string]redis.UniversalClient{"one server": c, "a cluster": newCluster(t)} {
+		f := newFence(t, c)
+		for _, text := range []string{"NOSCRIPT such a plan", "READONLY mine", "TRYAGAIN later"} {
+			for _, end := range []string{"return", "error"} {
+				key := fmt.Sprintf("{%s}%s", text, end)
+				again := redisfence.NewScript("redis.call('INCR', KEYS[1]) " + end + "(redis.error_reply('" + text + "'))")
+				for n := range 2 { // the second time the server knows the script
+					_, err := f.Run(as(t, 54), text, again, []string{key})
+					require.Equal(t, strconv.Itoa(n+1), get(t, c, key), "the body ran once: %s", name)
+					require.EqualError(t, err, fmt.Sprintf("redisfence: run %q: %s", text, text))
+					_, ok := errors.AsType[redis.Error](err)
+					require.True(t, ok)
+				}
+			}
 		}
 	}
 }

@@ -116,6 +116,8 @@ return {'ok'}
 // luaGuard gets the mark's key and the caller's keys, and its own arguments before the caller's. It writes an unchanged
 // mark too: SET removes an expiry that something else has set, and a server that refuses writes, for example for lack of
 // memory, refuses this one before the body has begun.
+//
+// An error of the body is part of the answer, also one that the body raises: see bodyError.
 const luaGuard = `
 local refusal, _, _, lock = admit(false)
 if refusal then return refusal end
@@ -123,8 +125,10 @@ redis.call('SET', KEYS[1], form(ARGV[1], '0', lock))
 local keys, args = {}, {}
 for i = 2, #KEYS do keys[i - 1] = KEYS[i] end
 for i = 4, #ARGV do args[i - 3] = ARGV[i] end
-local answer = body(keys, args)
+local ran, answer = pcall(body, keys, args)
 if type(answer) == 'table' and answer.err then return {'failed', answer.err} end
+if type(answer) == 'table' and not ran then answer = 'the script has raised a table' end
+if not ran then return {'failed', tostring(answer)} end
 return {'ok', answer}
 `
 
