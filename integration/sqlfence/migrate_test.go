@@ -56,6 +56,17 @@ func TestMigrate_inASchema(t *testing.T) {
 	})
 }
 
+// Another table has a name that differs only in its case. On SQLite both would be one table.
+func TestMigrate_besideATableInAnotherCase(t *testing.T) {
+	at(t, []place{readCommitted, mariaDB}, func(t *testing.T, r *rig) {
+		r.must(t, "CREATE TABLE fresh (resource INT PRIMARY KEY)")
+		f := r.with(t, sqlfence.Options{Table: "Fresh"})
+		for range 2 { // at first the table is missing
+			require.NoError(t, f.migrate(t.Context()))
+		}
+	})
+}
+
 func TestMarks_missingTable(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		r.adapter = r.with(t, sqlfence.Options{Table: "nowhere"})

@@ -48,7 +48,8 @@ func newMySQL(t table) store {
 }
 
 // mysqlFlaws returns why a table would accept stale writes: without transactions, with case-insensitive names, or
-// without the defaults of later columns. Servers show an empty default in three ways.
+// without the defaults of later columns. Servers show an empty default in three ways. MariaDB compares the names of
+// tables there without their case, also where the tables marks and Marks are two.
 var mysqlFlaws = `SELECT CASE
 WHEN COUNT(*) = 0 THEN '` + absent + `'
 WHEN MAX(t.ENGINE) <> 'InnoDB' THEN CONCAT('has engine ', MAX(t.ENGINE), ', not InnoDB')
@@ -63,6 +64,7 @@ WHEN MAX(c.COLUMN_NAME = 'lock_name' AND NOT (c.DATA_TYPE = 'varbinary' AND c.CH
 WHEN SUM(c.COLUMN_NAME IN ('read_token', 'lock_name')) < 2 THEN '` + incomplete + `'
 ELSE '' END FROM information_schema.TABLES t
 JOIN information_schema.COLUMNS c ON c.TABLE_SCHEMA = t.TABLE_SCHEMA AND c.TABLE_NAME = t.TABLE_NAME
+	AND CAST(c.TABLE_SCHEMA AS BINARY) = t.TABLE_SCHEMA AND CAST(c.TABLE_NAME AS BINARY) = t.TABLE_NAME
 WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = '%s'`
 
 // lock takes a shared lock for a reader. In a cluster that is local to its node: a newer claim on another node does not
