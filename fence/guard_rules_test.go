@@ -35,7 +35,7 @@ func marksOf(g *fence.Guard, resource string) fencetest.Marks {
 }
 
 func TestGuard_rules(t *testing.T) {
-	told := new(fencetest.Told)
+	told := make(fencetest.Told, 9)
 	g := fence.Guard{Hooks: told.Hooks()}
 	check, checkRead := writing(g.CheckContext), reading(g.CheckReadContext)
 	move := func(ctx context.Context, resource string) error {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestGuard_hooks(t *testing.T) {
-	told := &fencetest.Told{}
+	told := make(fencetest.Told, 9)
 	g := fence.Guard{Hooks: told.Hooks()}
 	require.NoError(t, g.Claim("orders", 54))
 	_, err := told.Last()

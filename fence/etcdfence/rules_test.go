@@ -35,7 +35,7 @@ func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 func TestMarks_rules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		told, sent := new(fencetest.Told), 0
+		told, sent := make(fencetest.Told, 9), 0
 		strict, err := etcdfence.NewMarks(c, etcdfence.Options{Hooks: told.Hooks()})
 		require.NoError(t, err)
 		lax, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: true, Hooks: told.Hooks()})

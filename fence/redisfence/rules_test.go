@@ -59,7 +59,7 @@ func commands(t *testing.T, c *redis.Client) (counts [3]int) {
 // A script runs one GET and, except for Check, one SET of the mark. A refused call writes nothing.
 func TestMarks_rules(t *testing.T) {
 	c := newClient(t)
-	told := new(fencetest.Told)
+	told := make(fencetest.Told, 9)
 	strict, err := redisfence.New(c, redisfence.Options{Hooks: told.Hooks()})
 	require.NoError(t, err)
 	lax, err := redisfence.New(c, redisfence.Options{AllowUnnamed: true, Hooks: told.Hooks()})

@@ -214,7 +214,7 @@ func TestBucket_foreignObject(t *testing.T) {
 // If the function of Update fails, nothing is written, and its error is not a refusal by the object. If it panics, no
 // hook is called: they are for a function that has returned.
 func TestBucket_Update_failure(t *testing.T) {
-	told := &fencetest.Told{}
+	told := make(fencetest.Told, 9)
 	var store memory
 	b := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
 	require.PanicsWithValue(t, "bug", func() {

@@ -73,7 +73,7 @@ func payload(t *testing.T, b *s3fence.Bucket, key string) string {
 
 // Nothing is sent after the read that decides a refusal. A mark that need not change is not written again.
 func TestBucket_rules(t *testing.T) {
-	told := new(fencetest.Told)
+	told := make(fencetest.Told, 9)
 	var store memory
 	strict := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
 	lax := newBucket(t, store.RoundTrip, s3fence.Options{AllowUnnamed: true, Hooks: told.Hooks()})

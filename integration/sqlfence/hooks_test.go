@@ -15,7 +15,7 @@ import (
 // Each verb calls a hook once, whatever the number of its attempts. TestMarks_rules tests the other verbs.
 func TestMarks_hooks(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		told := &fencetest.Told{}
+		told := make(fencetest.Told, 9)
 		r.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks()})
 		do := func(ctx context.Context, err error) error {
 			return r.do(ctx, resource, false, func(context.Context, conn) error { return err })

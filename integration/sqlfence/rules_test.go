@@ -39,7 +39,7 @@ func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 // The rule is the same Go code everywhere; here each dialect and each library shows that it stores and reads the marks.
 func TestMarks_rules(t *testing.T) {
 	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
-		told, lax := &fencetest.Told{}, &rig{place: r.place, db: r.db, pool: r.pool}
+		told, lax := make(fencetest.Told, 9), &rig{place: r.place, db: r.db, pool: r.pool}
 		r.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks()})
 		lax.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks(), AllowUnnamed: true})
 		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Told: told, Marks: r.marks}

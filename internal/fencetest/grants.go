@@ -85,9 +85,7 @@ type GrantVerbs struct {
 // else.
 func Grants(t *testing.T, v GrantVerbs) {
 	t.Helper()
-	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)
-	t.Logf("to repeat it: %s=%d", seedEnv, seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random, seed := seeded(t)
 	tally := map[string]int{}
 	rounds := fromEnv(t, roundsEnv, 10)
 	const outcomes = 4 // which so few rounds may not all have

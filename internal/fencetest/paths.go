@@ -3,7 +3,6 @@ package fencetest
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -23,9 +22,7 @@ type Tree struct {
 // or of a node above or below it, was accepted.
 func Paths(t *testing.T, histories, holders int, start func() Tree) {
 	t.Helper()
-	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)
-	t.Logf("to repeat it: %s=%d", seedEnv, seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random, _ := seeded(t)
 	paths := []string{"a", "a/b", "a/c", "a/b/d", "a/b/e", "a/bb", "b"}
 	related := func(p, q string) bool {
 		return strings.HasPrefix(p+"/", q+"/") || strings.HasPrefix(q+"/", p+"/")

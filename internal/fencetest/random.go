@@ -97,8 +97,7 @@ func (d dice) pause(n int) { time.Sleep(d.below(time.Duration(n)*longest/2 + 1))
 // the pauses and when a call is cancelled, but not the schedule: run a seed several times.
 func Random(t *testing.T, s Store) {
 	t.Helper()
-	seed := fromEnv(t, seedEnv, rand.Uint64()>>1)
-	t.Logf("to repeat it: %s=%d", seedEnv, seed)
+	_, seed := seeded(t)
 	rounds := fromEnv(t, roundsEnv, fewRounds)
 	next := make(chan uint64)
 	var running sync.WaitGroup

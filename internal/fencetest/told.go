@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -12,11 +11,8 @@ import (
 // errTold reports a call of the hooks that differs from the answer of the verb.
 var errTold = errors.New("the hooks disagree with the verb")
 
-// Told records the calls of a store's hooks.
-type Told struct {
-	mu  sync.Mutex
-	all []Event
-}
+// Told records calls of a store's hooks. Make it with room for some.
+type Told chan Event
 
 // Event is a call of a hook. Err is nil if the token was accepted.
 type Event struct {
@@ -26,36 +22,27 @@ type Event struct {
 }
 
 // Hooks returns the hooks for the store's options.
-func (t *Told) Hooks() *fence.Hooks {
+func (t Told) Hooks() *fence.Hooks {
+	add := func(e Event) {
+		select {
+		case t <- e:
+		default: // nobody looks at so many
+		}
+	}
 	return &fence.Hooks{
-		Accepted: func(_ context.Context, a fence.Access) { t.add(Event{a, nil}) },
-		Refused:  func(_ context.Context, a fence.Access, err error) { t.add(Event{a, err}) },
+		Accepted: func(_ context.Context, a fence.Access) { add(Event{a, nil}) },
+		Refused:  func(_ context.Context, a fence.Access, err error) { add(Event{a, err}) },
 	}
-}
-
-func (t *Told) add(e Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.all = append(t.all, e)
-}
-
-// take returns the events since the last call.
-func (t *Told) take() []Event {
-	if t == nil {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := t.all
-	t.all = nil
-	return all
 }
 
 // Last returns the one event since the last call. It fails if there is none, or more than one.
-func (t *Told) Last() (Event, error) {
-	all := t.take()
-	if len(all) != 1 {
-		return Event{}, fmt.Errorf("%w: %d events, want 1: %v", errTold, len(all), all)
+func (t Told) Last() (last Event, err error) {
+	n := len(t)
+	for range n {
+		last = <-t
 	}
-	return all[0], nil
+	if n != 1 {
+		err = fmt.Errorf("%w: %d events, want 1; the last is %v", errTold, n, last)
+	}
+	return last, err
 }

@@ -130,7 +130,7 @@ func tenureOf(ctx context.Context) (c tenure) {
 // token was accepted, with what the client's context carries. The client gets the refusal.
 func (w Wire) rules(t *testing.T, s Server) {
 	t.Helper()
-	told, carried := new(Told), tenure{}
+	told, carried := make(Told, 9), tenure{}
 	s.Guard.Hooks, s.CheckRead = told.Hooks(), s.Guard.CheckReadContext
 	s.Handle = func(ctx context.Context) error { carried = tenureOf(ctx); return nil }
 	rules := Rules{
@@ -185,7 +185,7 @@ func (w Wire) malformed(t *testing.T, s Server) {
 		for _, set := range sets {
 			require.ErrorIs(t, sendSet(t.Context(), t, c, Invalid, set), fence.ErrInvalidToken)
 		}
-		for _, ctx := range []context.Context{writerOf(t, 54, ""), writerOf(t, 54, "\xff"), readerOf(t, 54, long)} {
+		for _, ctx := range []context.Context{writer.Context(t.Context(), 54, ""), writer.Context(t.Context(), 54, "\xff"), reader.Context(t.Context(), 54, long)} {
 			_, err := c.Send(ctx, "orders", Set{})
 			require.ErrorIs(t, err, fence.ErrInvalidToken)
 			require.ErrorContains(t, err, "its lock's name", "the client reports it and sends nothing")

@@ -89,35 +89,35 @@ func (w Wire) valuesOfTheCaller(t *testing.T, s Server) {
 	readers := w.Start(t, s)
 	token, lock := []string{"54"}, []string{"accounts"}
 	for _, set := range []Set{{}, {Write: token}, {Lock: lock}, {Write: token, Lock: lock}} {
-		require.NoError(t, sendSet(writerOf(t, 54, "accounts"), t, writers, Served, set))
+		require.NoError(t, sendSet(writer.Context(t.Context(), 54, "accounts"), t, writers, Served, set))
 	}
 	require.NoError(t, sendSet(t.Context(), t, writers, Served, Set{Write: token, Lock: lock}))
 	require.NoError(t, sendSet(t.Context(), t, readers, Served, Set{Read: token, Lock: lock}))
-	require.NoError(t, sendSet(readerOf(t, 54, "accounts"), t, readers, Served, Set{Read: token}))
+	require.NoError(t, sendSet(reader.Context(t.Context(), 54, "accounts"), t, readers, Served, Set{Read: token}))
 	require.Equal(t, map[string]string{"orders": "accounts"}, s.Guard.Locks())
 
 	for _, tt := range []struct {
 		ctx context.Context //nolint:containedctx // a row
 		set Set
 	}{
-		{writerOf(t, 57), Set{Write: []string{"56"}}},
-		{writerOf(t, 57), Set{Write: []string{""}}},
-		{writerOf(t, 57), Set{Write: []string{"57", "57"}}},
-		{writerOf(t, 57), Set{Write: []string{"057"}}},
-		{writerOf(t, 57), Set{Read: []string{"57"}}},
-		{writerOf(t, 57), Set{Write: []string{"57"}, Read: []string{"57"}}},
-		{readerOf(t, 57), Set{Read: []string{"56"}}},
-		{readerOf(t, 57), Set{Read: []string{"57", "57"}}},
-		{readerOf(t, 57), Set{Write: []string{"57"}}},
-		{readerOf(t, 57), Set{Write: []string{"57"}, Read: []string{"57"}}},
-		{writerOf(t, 57, "accounts"), Set{Lock: []string{"report"}}},
-		{writerOf(t, 57, "accounts"), Set{Lock: []string{""}}},
-		{writerOf(t, 57, "accounts"), Set{Lock: []string{"accounts", "accounts"}}},
-		{writerOf(t, 57, "a b"), Set{Lock: []string{"a b"}}},
-		{writerOf(t, 57, "accounts", "stock"), Set{Lock: lock}},
-		{writerOf(t, 57), Set{Lock: lock}},
-		{readerOf(t, 57, "accounts"), Set{Lock: []string{"report"}}},
-		{readerOf(t, 57), Set{Lock: []string{""}}},
+		{writer.Context(t.Context(), 57), Set{Write: []string{"56"}}},
+		{writer.Context(t.Context(), 57), Set{Write: []string{""}}},
+		{writer.Context(t.Context(), 57), Set{Write: []string{"57", "57"}}},
+		{writer.Context(t.Context(), 57), Set{Write: []string{"057"}}},
+		{writer.Context(t.Context(), 57), Set{Read: []string{"57"}}},
+		{writer.Context(t.Context(), 57), Set{Write: []string{"57"}, Read: []string{"57"}}},
+		{reader.Context(t.Context(), 57), Set{Read: []string{"56"}}},
+		{reader.Context(t.Context(), 57), Set{Read: []string{"57", "57"}}},
+		{reader.Context(t.Context(), 57), Set{Write: []string{"57"}}},
+		{reader.Context(t.Context(), 57), Set{Write: []string{"57"}, Read: []string{"57"}}},
+		{writer.Context(t.Context(), 57, "accounts"), Set{Lock: []string{"report"}}},
+		{writer.Context(t.Context(), 57, "accounts"), Set{Lock: []string{""}}},
+		{writer.Context(t.Context(), 57, "accounts"), Set{Lock: []string{"accounts", "accounts"}}},
+		{writer.Context(t.Context(), 57, "a b"), Set{Lock: []string{"a b"}}},
+		{writer.Context(t.Context(), 57, "accounts", "stock"), Set{Lock: lock}},
+		{writer.Context(t.Context(), 57), Set{Lock: lock}},
+		{reader.Context(t.Context(), 57, "accounts"), Set{Lock: []string{"report"}}},
+		{reader.Context(t.Context(), 57), Set{Lock: []string{""}}},
 	} {
 		for _, c := range []Client{writers, readers} {
 			_, err := c.Send(tt.ctx, "orders", tt.set)

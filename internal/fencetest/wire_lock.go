@@ -11,11 +11,8 @@ import (
 	"github.com/leasefence/leasefence/internal/scope"
 )
 
-// writerOf returns the context of a writer whose locks were granted as one.
-func writerOf(t *testing.T, token fence.Token, locks ...string) context.Context {
-	t.Helper()
-	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
-}
+// writer and reader make the contexts of holders.
+var writer, reader = Verb{}, Verb{Reads: true}
 
 // inside returns the context of a function that runs under a lock inside the function of another lock, as
 // lease.Session.Do does.
@@ -26,12 +23,6 @@ func inside(t *testing.T, handle, caller context.Context) context.Context {
 	ctx, done := scope.Work(handle, caller)
 	t.Cleanup(done)
 	return ctx
-}
-
-// readerOf returns the context of a reader whose locks were granted as one.
-func readerOf(t *testing.T, token fence.ReadToken, locks ...string) context.Context {
-	t.Helper()
-	return fence.WithLock(fence.NewReadContext(t.Context(), token), locks...)
 }
 
 // The name arrives unchanged beside the token of a writer or a reader, whatever characters it has.
@@ -45,20 +36,20 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 		"accounts", "/locks/a-b_c.d~e", " a, b ", "100%", "%41", "ärger 世界", "a\r\nFencing-Token: 60", `"q";=`, "\x01\x7f", "+",
 		strings.Repeat("n", fence.MaxLock), strings.Repeat("é", fence.MaxLock/2),
 	} {
-		require.NoError(t, send(writerOf(t, 54, lock), t, c, Served))
+		require.NoError(t, send(writer.Context(t.Context(), 54, lock), t, c, Served))
 		require.Equal(t, tenure{token: 54, lock: lock, named: true}, got)
 	}
-	require.NoError(t, send(readerOf(t, 54, "ärger"), t, c, Served))
+	require.NoError(t, send(reader.Context(t.Context(), 54, "ärger"), t, c, Served))
 	require.Equal(t, tenure{read: 54, lock: "ärger", named: true}, got)
 
 	require.NoError(t, send(fence.NewContext(t.Context(), 54), t, c, Served))
 	require.Equal(t, tenure{token: 54}, got, "the token came without a name")
-	require.NoError(t, send(writerOf(t, 54, "a", "b"), t, c, Served))
+	require.NoError(t, send(writer.Context(t.Context(), 54, "a", "b"), t, c, Served))
 	require.Equal(t, tenure{token: 54}, got, "two locks were granted as one")
-	require.NoError(t, send(fence.ForLock(writerOf(t, 54, "a", "b"), "b"), t, c, Served))
+	require.NoError(t, send(fence.ForLock(writer.Context(t.Context(), 54, "a", "b"), "b"), t, c, Served))
 	require.Equal(t, tenure{token: 54, lock: "b", named: true}, got)
 
-	nested := inside(t, writerOf(t, 54, "inner"), writerOf(t, 41, "outer"))
+	nested := inside(t, writer.Context(t.Context(), 54, "inner"), writer.Context(t.Context(), 41, "outer"))
 	require.NoError(t, send(nested, t, c, Served))
 	require.Equal(t, tenure{token: 54, lock: "inner", named: true}, got)
 	require.NoError(t, send(fence.ForLock(nested, "outer"), t, c, Served))
@@ -79,15 +70,15 @@ func (w Wire) lockOfTheServer(t *testing.T, s Server) {
 		return nil
 	}
 	writers := w.Start(t, s)
-	got, err := writers.ServeIn(writerOf(t, 54, "the server's"), fence.NewContext(t.Context(), 54))
+	got, err := writers.ServeIn(writer.Context(t.Context(), 54, "the server's"), fence.NewContext(t.Context(), 54))
 	require.Equal(t, Served, got, "%v", err)
 	s.ReadOnly = true
 	readers := w.Start(t, s)
-	got, err = readers.ServeIn(readerOf(t, 55, "the server's"), fence.NewReadContext(t.Context(), 55))
+	got, err = readers.ServeIn(reader.Context(t.Context(), 55, "the server's"), fence.NewReadContext(t.Context(), 55))
 	require.Equal(t, Served, got, "%v", err)
 	require.Empty(t, s.Guard.Locks())
 	require.Zero(t, named)
-	got, err = readers.ServeIn(readerOf(t, 55, "the server's"), readerOf(t, 55, "accounts"))
+	got, err = readers.ServeIn(reader.Context(t.Context(), 55, "the server's"), reader.Context(t.Context(), 55, "accounts"))
 	require.Equal(t, Served, got, "%v", err)
 	require.Equal(t, map[string]string{"orders": "accounts"}, s.Guard.Locks())
 	require.Equal(t, 1, named)
