@@ -2,6 +2,8 @@ package wire
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/leasefence/leasefence/fence"
@@ -42,9 +44,10 @@ func RefusalOf(err, missing error, names [3]string) Refusal {
 		}
 		known := *stale
 		known.Resource = clip.To(known.Resource, maxResource)
-		return Refusal{Stale, known.Error(), members{}.
-			add("resource", known.Resource).token("token", known.Token).token("highest", known.Highest).
-			flag("read", known.Read).flag("byReader", known.ByReader)}
+		return Refusal{Stale, known.Error(), members(map[string]any{
+			"resource": known.Resource, "token": known.Token, "highest": known.Highest,
+			"read": known.Read, "byReader": known.ByReader,
+		})}
 	case errors.Is(err, fence.ErrOtherLock):
 		other, _ := errors.AsType[*fence.OtherLockError](err)
 		if other == nil {
@@ -53,9 +56,10 @@ func RefusalOf(err, missing error, names [3]string) Refusal {
 		known := *other
 		known.Resource = clip.To(known.Resource, maxResource)
 		known.Lock, known.Follows = clip.To(known.Lock, fence.MaxLock), clip.To(known.Follows, fence.MaxLock)
-		return Refusal{OtherLock, known.Error(), members{}.
-			add("resource", known.Resource).token("token", known.Token).flag("read", known.Read).
-			add("lock", known.Lock).add("follows", known.Follows)}
+		return Refusal{OtherLock, known.Error(), members(map[string]any{
+			"resource": known.Resource, "token": known.Token, "read": known.Read,
+			"lock": known.Lock, "follows": known.Follows,
+		})}
 	case errors.Is(err, missing):
 		return Refusal{Kind: Missing, Text: missing.Error() + ": want one value of " + names[0]}
 	case errors.Is(err, fence.ErrInvalidToken):
@@ -92,27 +96,14 @@ func (k Kind) Err(members map[string]string, missing error) error {
 	}
 }
 
-// members collects values that are not zero.
-type members map[string]string
-
-// add makes the value valid UTF-8: with another string the client would lose the whole refusal.
-func (m members) add(name, value string) members {
-	if value != "" {
-		m[name] = strings.ToValidUTF8(value, "\uFFFD")
+// members returns the text of the values that are not zero, as valid UTF-8: with another string the client would lose the
+// whole refusal.
+func members(values map[string]any) map[string]string {
+	texts := map[string]string{}
+	for name, value := range values {
+		if !reflect.ValueOf(value).IsZero() {
+			texts[name] = strings.ToValidUTF8(fmt.Sprint(value), "\uFFFD")
+		}
 	}
-	return m
-}
-
-func (m members) token(name string, t fence.Token) members {
-	if t == 0 {
-		return m
-	}
-	return m.add(name, t.String())
-}
-
-func (m members) flag(name string, set bool) members {
-	if !set {
-		return m
-	}
-	return m.add(name, "true")
+	return texts
 }
