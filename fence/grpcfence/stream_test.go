@@ -52,33 +52,9 @@ func open(ctx context.Context, t *testing.T, c testgrpc.TestServiceClient) testg
 	return stream
 }
 
-// A stream is checked when it starts. No newer token waits for it.
-func TestStream_checksAtTheStart(t *testing.T) {
-	for _, kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			var g fence.Guard
-			fenced := serve(t, newServer(t, kind, &g, grpcfence.Options{}), &service{stream: echo})
-			stream := open(fence.NewContext(t.Context(), 54), t, fenced)
-			for range 2 {
-				got, err := exchange(t, stream)
-				require.NoError(t, err)
-				require.Equal(t, "54", got)
-				require.NoError(t, g.Claim("orders", 60))
-			}
-			require.NoError(t, stream.CloseSend())
-			_, err := stream.Recv()
-			require.Equal(t, io.EOF, err)
-
-			_, err = exchange(t, open(fence.NewContext(t.Context(), 54), t, fenced))
-			require.ErrorIs(t, err, fence.ErrStale)
-			_, err = exchange(t, open(fence.NewReadContext(t.Context(), 60), t, fenced))
-			require.ErrorIs(t, err, grpcfence.ErrMissing, "a reader does not write")
-		})
-	}
-}
-
-// With EachMessage the token and its lock are checked with each message, and at the start too: a handler may write before
-// it has received anything. A reader's stream is checked like a writer's, and no writer waits for it.
+// The token and its lock are checked when a stream starts, since a handler may write before it has received anything,
+// and with EachMessage also with each message. A reader's stream is checked like a writer's. No newer token waits for a
+// stream, also of an atomic server.
 func TestStream_eachMessage(t *testing.T) {
 	for _, kind := range kinds {
 		for _, reads := range []bool{false, true} {
@@ -86,7 +62,9 @@ func TestStream_eachMessage(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, reads %t, moved %t", kind, reads, moved), func(t *testing.T) {
 					var g fence.Guard
 					var started atomic.Int64
-					opts := grpcfence.Options{Writes: func(string) bool { return !reads }, EachMessage: true}
+					writes := func(string) bool { return !reads }
+					atStart := serve(t, newServer(t, kind, &g, grpcfence.Options{Writes: writes}), &service{stream: echo})
+					opts := grpcfence.Options{Writes: writes, EachMessage: true}
 					fenced := serve(t, newServer(t, kind, &g, opts), &service{
 						stream: func(stream testgrpc.TestService_FullDuplexCallServer) error {
 							if started.Add(1) > 1 {
@@ -99,11 +77,13 @@ func TestStream_eachMessage(t *testing.T) {
 					if reads {
 						answer = "0" // no token to write with
 					}
-					stream := open(ctx, t, fenced)
+					stream, unchecked := open(ctx, t, fenced), open(ctx, t, atStart)
 					for range 2 {
-						got, err := exchange(t, stream)
-						require.NoError(t, err)
-						require.Equal(t, answer, got)
+						for _, stream := range []testgrpc.TestService_FullDuplexCallClient{stream, unchecked} {
+							got, err := exchange(t, stream)
+							require.NoError(t, err)
+							require.Equal(t, answer, got)
+						}
 					}
 					require.ErrorIs(t, g.Claim("orders", 41), fence.ErrStale)
 					require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())
@@ -115,11 +95,20 @@ func TestStream_eachMessage(t *testing.T) {
 					} else {
 						require.NoError(t, g.Claim("orders", 60))
 					}
-					for _, stream := range []testgrpc.TestService_FullDuplexCallClient{stream, open(ctx, t, fenced)} {
+					_, err := exchange(t, unchecked)
+					require.NoError(t, err)
+					require.NoError(t, unchecked.CloseSend())
+					_, err = unchecked.Recv()
+					require.Equal(t, io.EOF, err)
+					for _, stream := range []testgrpc.TestService_FullDuplexCallClient{stream, open(ctx, t, fenced), open(ctx, t, atStart)} {
 						_, err := exchange(t, stream)
 						require.ErrorIs(t, err, want)
 						md := requireInfo(t, err, codes.FailedPrecondition, reason)
 						require.Equal(t, reads, md["read"] == "true")
+					}
+					if !reads {
+						_, err := exchange(t, open(fence.NewReadContext(t.Context(), 60), t, atStart))
+						require.ErrorIs(t, err, grpcfence.ErrMissing, "a reader does not write")
 					}
 					require.EqualValues(t, 1, started.Load(), "the handler has run")
 				})

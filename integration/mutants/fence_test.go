@@ -118,7 +118,7 @@ var fenceMutants = table{
 	"fence/grpcfence/intercept.go": {
 		"grpcfence: a reader's token is accepted for a write": {
 			"err == nil && c.writes && t.Write == 0 {+&& t.Read == 0 +}{",
-			killer{inGrpcfence, "TestStream_checksAtTheStart/atomic", `"a reader does not write")`},
+			killer{inGrpcfence, "TestStream_eachMessage/atomic,_reads_false,_moved_false", `"a reader does not write")`},
 		},
 		"grpcfence: a reader is not checked": {
 			"if !c.writes [-&& (t.Read == 0 || s.opts.CheckRead == nil) -]{",
