@@ -9,7 +9,8 @@
 // # Guarantees
 //
 // They are those of package lease: two leaderships of one election are never live (their contexts not done) at the same
-// instant, and tokens grow from leader to leader, in the order of leading. The wall clock is never read.
+// instant, and tokens grow from leader to leader, in the order of leading. The wall clock is never read. A leader that
+// was paused past its deadline may still have a write on its way: only the fence at the resource refuses that write.
 //
 // Lease and key identify a leader, never its value: two candidates with the same value are two candidates.
 //
