@@ -79,10 +79,10 @@ func Candidates(ctx context.Context, client *clientv3.Client, name string) ([]Le
 	return all, nil
 }
 
-// checkTarget refuses a nil client and a bad name before anything is sent.
+// checkTarget refuses a bad client and a bad name before anything is sent.
 func checkTarget(client *clientv3.Client, name string) error {
-	if client == nil {
-		return errors.New("election: client is nil, want an etcd client")
+	if err := etcd.CheckClient(client); err != nil {
+		return fmt.Errorf("election: %w", err)
 	}
 	if err := queue.CheckFullName(name); err != nil {
 		return fmt.Errorf("election: name %w", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -175,6 +176,9 @@ func TestReads_end(t *testing.T) {
 			require.ErrorContains(t, err, ` "n": `)
 
 			require.EqualError(t, read(t.Context(), nil, "n"), "election: client is nil, want an etcd client")
+			half := s.srv.NewClient(t.Context()).Client // an observer would read other keys than it watches
+			half.Watcher = namespace.NewWatcher(half.Watcher, "x/")
+			require.ErrorContains(t, read(t.Context(), half, "n"), "election: client: [Watcher] has a namespace and [KV Lease] has none")
 			require.EqualError(t, read(t.Context(), s.c.Client, ""), "election: name is empty, want 1 to 2304 bytes")
 			require.ErrorContains(t, read(t.Context(), s.c.Client, "a/"), `election: name "a/" ends with "/"`)
 			require.ErrorContains(t, read(t.Context(), s.c.Client, strings.Repeat("x", 2305)), "election: name has 2305 bytes")

@@ -85,8 +85,8 @@ func Inspect(ctx context.Context, client *clientv3.Client, name string) (Queue, 
 
 // checkInspected refuses a bad client and a name that no queue can have.
 func checkInspected(client *clientv3.Client, name string) error {
-	if err := checkClient(client); err != nil {
-		return err
+	if err := etcd.CheckClient(client); err != nil {
+		return fmt.Errorf("lease: %w", err)
 	}
 	if err := queue.CheckQueueName(name); err != nil {
 		return fmt.Errorf("lease: name %w", err)

@@ -56,13 +56,16 @@ func List(ctx context.Context, client *clientv3.Client, prefix string) iter.Seq2
 }
 
 func checkListed(client *clientv3.Client, prefix string) error {
+	err := etcd.CheckClient(client)
 	switch {
+	case err != nil:
+		return fmt.Errorf("lease: %w", err)
 	case len(prefix) > queue.MaxFullName:
 		return fmt.Errorf("lease: prefix has %d bytes, want 0 to %d", len(prefix), queue.MaxFullName)
 	case !utf8.ValidString(prefix) || strings.ContainsRune(prefix, 0):
 		return fmt.Errorf("lease: prefix is %q, want UTF-8 without NUL", prefix)
 	}
-	return checkClient(client)
+	return nil
 }
 
 // listing is one use of List. The keys of nested names lie between those of the name above, so a queue stays open until

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
@@ -52,8 +53,8 @@ type Options struct {
 
 // resolve checks o and fills in the defaults. Margin 0 stays: its default depends on the TTL that the server grants.
 func (o Options) resolve(client *clientv3.Client) (Options, error) {
-	if err := checkClient(client); err != nil {
-		return o, err
+	if err := etcd.CheckClient(client); err != nil {
+		return o, fmt.Errorf("lease: %w", err)
 	}
 	switch {
 	case o.TTL < 0 || o.TTL > maxTTL:

@@ -81,6 +81,8 @@ func TestNewSession_defaults(t *testing.T) {
 func TestNewSession_withoutAClient(t *testing.T) {
 	_, err := lease.NewSession(t.Context(), nil, lease.Options{})
 	require.ErrorContains(t, err, "lease: client is nil")
+	_, err = lease.NewSession(t.Context(), &clientv3.Client{}, lease.Options{})
+	require.EqualError(t, err, "lease: client.KV is nil, want a client of clientv3.New")
 	_, err = lease.Adopt(t.Context(), nil, 1, lease.Options{})
 	require.ErrorContains(t, err, "lease: client is nil")
 }
