@@ -41,8 +41,7 @@ func (l Leader) None() bool { return l.Revision == 0 }
 //
 // It is a linearizable read: if one leader leads from the call to the return, Current returns that leader. It retries
 // transient failures until ctx ends; the error then wraps ctx's cause. If a retry cannot help, as when permission is
-// denied, the error is etcd's. Current ignores keys below the name that are no contenders; see package lease. It is
-// safe for concurrent use.
+// denied, the error is etcd's. Current ignores keys below the name that are no contenders; see package lease.
 func Current(ctx context.Context, client *clientv3.Client, name string) (Leader, error) {
 	if err := checkTarget(client, name); err != nil {
 		return Leader{}, err

@@ -85,7 +85,7 @@ func (g *Guard) with(ctx context.Context, c claimant) bid {
 //
 // On success t is the mark and the Guard accepts no older token. Claim waits for a function that [Guard.Do] runs with
 // an older token. On failure the mark is unchanged. The error is a [*StaleError] if t is older than a mark, and
-// matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
+// matches [ErrInvalidToken] if t is not valid.
 func (g *Guard) Claim(resource string, t Token) error {
 	return g.admit(resource, bare(writer(t)), nil)
 }
@@ -96,8 +96,7 @@ func (g *Guard) Claim(resource string, t Token) error {
 // the same errors; in a store the two differ.
 //
 // The answer can be out of date when Check returns: use it to refuse early, and [Guard.Do] to write. Check does not
-// wait if t is stale or equals the mark. A newer token waits for a function that [Guard.Do] is running. Safe for
-// concurrent use.
+// wait if t is stale or equals the mark. A newer token waits for a function that [Guard.Do] is running.
 func (g *Guard) Check(resource string, t Token) error {
 	return g.admit(resource, bare(writer(t)), nil)
 }
@@ -116,7 +115,7 @@ func (g *Guard) CheckContext(ctx context.Context, resource string, t Token) erro
 //
 // On success the read mark is at least t and the Guard accepts no older token of a writer. ClaimRead waits for a
 // function that [Guard.Do] runs with an older token. On failure the marks are unchanged. The error is a [*StaleError]
-// if t is older than the write mark, and matches [ErrInvalidToken] if t is not valid. Safe for concurrent use.
+// if t is older than the write mark, and matches [ErrInvalidToken] if t is not valid.
 func (g *Guard) ClaimRead(resource string, t ReadToken) error {
 	return g.admit(resource, bare(reader(t)), nil)
 }
@@ -127,7 +126,7 @@ func (g *Guard) ClaimRead(resource string, t ReadToken) error {
 //
 // Call it after a read, before the result is used: if it accepts t, no newer writer was accepted before, so the result
 // is what t's lock protects. This does not protect a value that is written elsewhere later: pass the token along and
-// check it where the value is written. Safe for concurrent use.
+// check it where the value is written.
 func (g *Guard) CheckRead(resource string, t ReadToken) error {
 	return g.admit(resource, bare(reader(t)), nil)
 }
@@ -157,7 +156,7 @@ func (g *Guard) Move(resource string, t Token, lock string) error {
 // Newer tokens wait for fn, so bound its time, for example with the handle's context. When fn has returned, nothing
 // that it started may still write. fn must not call Do for the same resource, nor a verb that would change its marks,
 // such as Claim, ClaimRead or Load with a newer token, Move, or ClaimPath for a path with the resource: these calls
-// wait for fn and would never return. [Guard.Marks] never waits. Safe for concurrent use.
+// wait for fn and would never return. [Guard.Marks] never waits.
 func (g *Guard) Do(resource string, t Token, fn func() error) error {
 	return g.do(resource, bare(writer(t)), fn)
 }

@@ -46,8 +46,7 @@ func snapshot[T comparable](g *Guard, of func(*marks) T) map[string]T {
 // stay. If a token in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and
 // names the resource.
 //
-// Load is safe for concurrent use. It raises one mark after the other and waits for a function that [Guard.Do] is
-// running for that resource.
+// Load raises one mark after the other and waits for a function that [Guard.Do] is running for that resource.
 func (g *Guard) Load(marks map[string]Token) error { return load(g, marks, writer) }
 
 // LoadRead is [Guard.Load] for the read marks.

@@ -109,8 +109,7 @@ func (g *grant) revision(ctx context.Context, key string) (rev int64, err error)
 // the result is err itself too.
 //
 // Explain reads etcd once, by quorum, and changes nothing. If that read fails or ctx ends before, the result still
-// matches what err matches, and its text says that the reason is unknown. Explain works on a handle that has ended, and
-// is safe for concurrent use.
+// matches what err matches, and its text says that the reason is unknown. Explain works on a handle that has ended.
 func (l *Lock) Explain(ctx context.Context, err error) error {
 	stale, ok := errors.AsType[*fence.StaleError](err)
 	if !ok || stale.Token != l.token || stale.Read != l.shared || !stale.Highest.Valid() || stale.Highest.Era() != l.token.Era() {

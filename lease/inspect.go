@@ -66,8 +66,7 @@ type Queue struct {
 // read.
 //
 // Failures that may pass are retried until ctx ends; the error then wraps ctx's cause. Other failures, such as a denied
-// permission, are returned and wrap etcd's error. Inspect needs read permission on the name's keys. It is safe for
-// concurrent use.
+// permission, are returned and wrap etcd's error. Inspect needs read permission on the name's keys.
 func Inspect(ctx context.Context, client *clientv3.Client, name string) (Queue, error) {
 	if err := checkInspected(client, name); err != nil {
 		return Queue{}, err

@@ -100,7 +100,7 @@ func (t *tenure) remaining() time.Duration {
 // acquisition, and after the elector has stopped or the tenure was lost or has passed its deadline.
 //
 // Work should carry the token of the tenure in which it began; use [Lock.NewContext] for that. A later call of Token
-// may return the next tenure's. Safe for concurrent use.
+// may return the next tenure's.
 func (l *Lock) Token() (fence.Token, bool) {
 	t := l.present()
 	if t == nil || !t.live() {
@@ -116,7 +116,7 @@ func (l *Lock) Token() (fence.Token, bool) {
 //
 // Call it at the start of OnStartedLeading, with the context given there. If ctx has ended, or there is no tenure, it
 // returns an error that matches [ErrNotLeading] and, if the tenure has ended, its cause. So a callback that is
-// delayed never gets a later tenure's token. Safe for concurrent use.
+// delayed never gets a later tenure's token.
 func (l *Lock) NewContext(ctx context.Context) (context.Context, error) {
 	// The tenure is read before ctx is checked: the elector ends ctx before it can begin another tenure.
 	t := l.present()
