@@ -96,35 +96,6 @@ func TestHealth_reportsRenewalsThatHaveStopped(t *testing.T) {
 	})
 }
 
-// Health fails while lead hangs, whatever has ended its context, until lead has returned: nobody else can lead
-// meanwhile.
-func TestHealth_leadHangs(t *testing.T) {
-	for name, ending := range endings {
-		inBubble(t, name, func(t *testing.T) {
-			h := newHealth(t)
-			p := newProcess(t, newServer(t), lease.Options{})
-			r := p.runs(t, election.Options{Health: h})
-			c := r.leads(t)
-			time.Sleep(time.Second)
-			ending.happens(t, p, r, c)
-			c.requireCause(t, ending.cause)
-			time.Sleep(tolerance) // for so long lead may take to return
-			requireWell(t, h)
-			time.Sleep(time.Nanosecond)
-			requireIll(t, h, "its context ended 10s ago")
-			time.Sleep(time.Hour)
-			requireIll(t, h)
-			c.returns <- nil
-			requireWell(t, h)
-			if name == "lost" { // Run campaigns again
-				r.leadsSoon(t)
-				time.Sleep(time.Hour)
-				requireWell(t, h)
-			}
-		})
-	}
-}
-
 // Health names the leaders that are not healthy, until they have resigned, also without Run.
 func TestHealth_namesTheUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

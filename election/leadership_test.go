@@ -231,24 +231,3 @@ func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
 		require.NotEqual(t, second.took, third.took)
 	})
 }
-
-// The hooks of a session are called for its candidates too.
-func TestCampaign_hooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var told []string
-		tell := func(what string, a lease.Acquisition) {
-			told = append(told, what+" "+a.Kind.String()+" "+a.Names[0]+" of "+a.Owner)
-		}
-		srv := newServer(t)
-		first := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-		next := newProcess(t, srv, lease.Options{Hooks: &lease.Hooks{
-			Queued:     func(_ context.Context, a lease.Acquisition, _ string) { tell("queued", a) },
-			AcquireEnd: func(_ context.Context, a lease.Acquisition, _ lease.Acquired) { tell("end", a) },
-			Released:   func(_ context.Context, h lease.Hold, _ error) { tell("released", h.Acquisition) },
-		}}).waits(t, election.Options{Value: "b"})
-		require.NoError(t, first.Resign(t.Context()))
-		l := next.wins(t)
-		require.NoError(t, l.Resign(t.Context()))
-		require.Equal(t, []string{"queued leadership x of b", "end leadership x of b", "released leadership x of b"}, told)
-	})
-}

@@ -30,13 +30,14 @@ var endings = map[string]struct {
 	}, lease.ErrLost},
 }
 
-// OnHang is called once for a lead that hangs, whatever has ended its context. If it returns, Run goes on waiting.
+// OnHang is called once for a lead that hangs, whatever has ended its context. If it returns, Run goes on waiting. Health
+// fails until lead has returned: nobody else can lead meanwhile.
 func TestRun_leadHangs(t *testing.T) {
 	for name, c := range endings {
 		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+			h, p := newHealth(t), newProcess(t, newServer(t), lease.Options{})
 			told := make(news, 10)
-			r := p.runs(t, election.Options{}, election.WithStopTimeout(5*time.Second, told.tell))
+			r := p.runs(t, election.Options{Health: h}, election.WithStopTimeout(5*time.Second, told.tell))
 			l := r.leads(t)
 			time.Sleep(time.Hour)
 			require.Empty(t, told, "lead's context has not ended")
@@ -52,12 +53,21 @@ func TestRun_leadHangs(t *testing.T) {
 			err := <-told
 			require.ErrorIs(t, err, c.cause)
 			require.ErrorContains(t, err, `election: run "x": lead has not returned 5s after the end of its context: `)
+			time.Sleep(tolerance - 5*time.Second) // for so long lead may take to return
+			requireWell(t, h)
+			time.Sleep(time.Nanosecond)
+			requireIll(t, h, "its context ended 10s ago")
 			time.Sleep(time.Hour)
+			requireIll(t, h)
 			r.requireIdle(t)
 			require.Equal(t, keys, p.keys())
 			l.returns <- nil
+			requireWell(t, h)
+			if name == "lost" { // Run campaigns again
+				r.leadsSoon(t)
+			}
 			time.Sleep(time.Hour)
-			synctest.Wait()
+			requireWell(t, h)
 			require.Empty(t, told, "once")
 		})
 	}

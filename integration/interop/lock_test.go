@@ -1,11 +1,13 @@
 package interop_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -14,7 +16,8 @@ import (
 
 // Each of etcd's own locks and ours exclude each other, in the order of arrival: each kind of etcd's locks waits behind
 // one of ours, and one of ours waits behind it. Readers hold the lock together. Etcd's own locks count as writers: each
-// waits for all readers ahead of it, and no reader behind passes it. TryLock names the holder.
+// waits for all readers ahead of it, and no reader behind passes it. They may use the lease of one of our sessions, which
+// has keys of its own. TryLock names the holder.
 func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
@@ -23,10 +26,17 @@ func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
 	etcdctl, debian := builtEtcdctlPeer(t, srv), etcdctlPeer(etcdtest.DebianEtcdctl(t), srv, "lock")
 
+	lender := rig.NewSession(t, srv.Client(t), lease.Options{})
+	lent := newEtcdSession(t, srv.Client(t), concurrency.WithLease(lender.Status().LeaseID))
+	borrower := interopPeer{"concurrency.Mutex on our lease", func(ctx context.Context, name string) (interopHold, error) {
+		m := concurrency.NewMutex(lent, name)
+		return heldBy(m, m.Lock(ctx), (*concurrency.Mutex).Unlock)
+	}}
+
 	var queue [][]*contender // readers that come one after the other have one turn
 	var last *contender
 	for _, p := range []interopPeer{
-		ours(), mutex, etcdctl, ours(), mutex, ours(), debian, ours(), ours(), election, ours(), reader(), reader(), mutex, reader(), etcdctl,
+		ours(), mutex, etcdctl, borrower, sessionPeer(lender), ours(), mutex, ours(), debian, ours(), ours(), election, ours(), reader(), reader(), mutex, reader(), etcdctl,
 		reader(), reader(), reader(), ours(), mutex, reader(), reader(), mutex, etcdctl, ours(),
 	} {
 		together := last != nil && p.name == "reader" && last.peer.name == "reader"

@@ -22,7 +22,7 @@ import (
 	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-func names(a lease.Acquisition) string { return strings.Join(a.Names, "+") }
+func names(a lease.Acquisition) string { return strings.Join(a.Names, "+") + " of " + a.Owner }
 
 func hooked(t *testing.T, srv *leasetest.Server, opts leaseotel.Options) *leasetest.Session {
 	t.Helper()
@@ -46,7 +46,7 @@ func TestTelemetry_spansOfEachKind(t *testing.T) {
 		{"lock", "a", 1, func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) }},
 		{"lock set", "b+a", 2, func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a"}, do) }},
 		{"leadership", "a", 1, func(ctx context.Context, s *lease.Session) error {
-			l, err := election.Campaign(ctx, s, "a", election.Options{})
+			l, err := election.Campaign(ctx, s, "a", election.Options{Value: "me"})
 			if err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ func TestTelemetry_spansOfEachKind(t *testing.T) {
 				require.Len(t, spans, 3)
 				key := value(spans[1], "leasefence.key")
 				require.True(t, strings.HasPrefix(key, "a/") || strings.HasPrefix(key, "b/"), key)
-				is := " {key=" + key + " kind=" + strings.ReplaceAll(c.kind, " ", "_") + " lock=" + c.of + " outcome="
+				is := " {key=" + key + " kind=" + strings.ReplaceAll(c.kind, " ", "_") + " lock=" + c.of + " of me outcome="
 				require.Equal(t, "acquire "+c.kind+" < request, 2s"+is+"granted queued=true session=one try=false}, "+
 					"at 0s leasefence.queued {ahead="+other.Key()+"}\n"+
 					"hold "+c.kind+" < acquire "+c.kind+", 1m0s"+is+"released session=one try=false}\n"+
