@@ -28,11 +28,11 @@ type Client struct {
 	// KeepAliveEndpoints are the endpoints to which keep-alive streams can be opened; set them before the first use.
 	KeepAliveEndpoints []string
 
-	srv     *Server
-	closing chan struct{} // closed by the client's Close
+	srv  *Server
+	life context.Context //nolint:containedctx // ends with the client's Close, or the server's
+	end  context.CancelFunc
 
 	// Guarded by the server's mutex.
-	closed     bool
 	rules      []*rule
 	cut        bool
 	restored   chan struct{}      // closed at the end of the present cut
@@ -44,7 +44,8 @@ type Client struct {
 // what uses the client's own context.
 func (s *Server) NewClient(ctx context.Context) *Client {
 	cc := clientv3.NewCtxClient(ctx)
-	c := &Client{Client: cc, KeepAliveEndpoints: []string{"1", "2", "3"}, srv: s, closing: make(chan struct{})}
+	c := &Client{Client: cc, KeepAliveEndpoints: []string{"1", "2", "3"}, srv: s}
+	c.life, c.end = context.WithCancel(s.life)
 	none := unsupportedConn{}
 	kv := kvClient{KVClient: pb.NewKVClient(none), c: c}
 	cc.KV = directKV{clientv3.NewKVFromKVClient(kv, cc), kv}
@@ -95,19 +96,14 @@ func (c *Client) BreakWatches(err error) {
 	}
 }
 
-// closingWatcher closes c.closing at the client's Close, which closes its Watcher.
+// closingWatcher ends c.life at the client's Close, which closes its Watcher.
 type closingWatcher struct {
 	clientv3.Watcher
 	c *Client
 }
 
 func (w closingWatcher) Close() error {
-	w.c.srv.mu.Lock()
-	if !w.c.closed {
-		w.c.closed = true
-		close(w.c.closing)
-	}
-	w.c.srv.mu.Unlock()
+	w.c.end()
 	return w.Watcher.Close()
 }
 
@@ -135,7 +131,7 @@ func unary[T any](ctx context.Context, c *Client, m Method, req any, act func() 
 		return o.msg, o.err
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
-	case <-c.closing:
+	case <-c.life.Done():
 		return nil, errClosing
 	}
 }

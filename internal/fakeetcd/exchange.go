@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // pendingError means that the server does not act on the request before until is closed.
@@ -44,7 +46,7 @@ func transmit[T any](
 	s.calls = append(s.calls, call)
 	s.signal()
 	x := &exchange[T]{c: c, call: call, act: act, deliver: deliver}
-	if s.closed || c.closed {
+	if c.life.Err() != nil {
 		x.answer(outcome[T]{err: errClosing})
 		return
 	}
@@ -78,12 +80,13 @@ func (x *exchange[T]) answer(o outcome[T]) {
 // carry takes the request to the server and the answer back, step by step, with the faults in between.
 func (x *exchange[T]) carry(ctx context.Context) {
 	f := x.fault
-	here := life{caller: ctx.Done(), client: x.c.closing, server: x.c.srv.done}
+	here, done := scope.Join(ctx, x.c.life)
+	defer done()
 	under := here
 	if f.Late {
-		under = life{server: x.c.srv.done}
+		under = x.c.srv.life
 	}
-	if !under.sleep(f.Before) || !under.wait(f.Until) {
+	if !wait(under, f.Before, f.Until) {
 		return
 	}
 	if f.OnRequest != nil {
@@ -93,7 +96,7 @@ func (x *exchange[T]) carry(ctx context.Context) {
 		x.fail(here)
 		return
 	}
-	if !under.pass(x.c) {
+	if !pass(under, x.c) {
 		return
 	}
 	o, ok := x.reach(under)
@@ -103,14 +106,14 @@ func (x *exchange[T]) carry(ctx context.Context) {
 	if ok && f.OnAnswer != nil {
 		f.OnAnswer()
 	}
-	if !ok || !here.sleep(f.After) {
+	if !ok || !wait(here, f.After, nil) {
 		return
 	}
 	if f.Lose == Answer {
 		x.fail(here)
 		return
 	}
-	if !here.pass(x.c) {
+	if !pass(here, x.c) {
 		return
 	}
 	x.c.srv.mu.Lock()
@@ -119,7 +122,7 @@ func (x *exchange[T]) carry(ctx context.Context) {
 }
 
 // reach lets the server act, as soon as it is ready to.
-func (x *exchange[T]) reach(under life) (o outcome[T], ok bool) {
+func (x *exchange[T]) reach(under context.Context) (o outcome[T], ok bool) {
 	for {
 		x.c.srv.mu.Lock()
 		o := x.serve()
@@ -128,15 +131,15 @@ func (x *exchange[T]) reach(under life) (o outcome[T], ok bool) {
 		if !ok {
 			return o, true
 		}
-		if !under.wait(pending.until) {
+		if !wait(under, 0, pending.until) {
 			return o, false
 		}
 	}
 }
 
 // fail gives the caller the fault's error in place of a lost message, if it has one.
-func (x *exchange[T]) fail(here life) {
-	if x.fault.Err == nil || here.over() {
+func (x *exchange[T]) fail(here context.Context) {
+	if x.fault.Err == nil || here.Err() != nil {
 		return
 	}
 	x.c.srv.mu.Lock()
@@ -144,62 +147,36 @@ func (x *exchange[T]) fail(here life) {
 	x.answer(outcome[T]{err: x.fault.Err})
 }
 
-// life is the life of a message under way, which ends when one of the channels is closed.
-type life struct{ caller, client, server <-chan struct{} }
-
-// wait blocks until ch is closed; it does not block if ch is nil. It reports false if the life ends first.
-func (l life) wait(ch <-chan struct{}) bool {
-	if ch == nil {
-		return !l.over()
+// wait blocks for d, and then until ch is closed, if it is not nil. It reports false if the life of the message ends first.
+func wait(life context.Context, d time.Duration, ch <-chan struct{}) bool {
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-life.Done():
+		}
 	}
-	select {
-	case <-ch:
-		return !l.over()
-	case <-l.caller:
-	case <-l.client:
-	case <-l.server:
+	if ch != nil {
+		select {
+		case <-ch:
+		case <-life.Done():
+		}
 	}
-	return false
+	return life.Err() == nil
 }
 
-func (l life) sleep(d time.Duration) bool {
-	if d <= 0 {
-		return !l.over()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return !l.over()
-	case <-l.caller:
-	case <-l.client:
-	case <-l.server:
-	}
-	return false
-}
-
-// pass waits until the client's link is not cut. It reports false if the life ends first.
-func (l life) pass(c *Client) bool {
+// pass waits until the client's link is not cut. It reports false if the life of the message ends first.
+func pass(life context.Context, c *Client) bool {
 	for {
 		c.srv.mu.Lock()
 		cut, restored := c.cut, c.restored
 		c.srv.mu.Unlock()
 		if !cut {
-			return !l.over()
+			return life.Err() == nil
 		}
-		if !l.wait(restored) {
+		if !wait(life, 0, restored) {
 			return false
 		}
 	}
-}
-
-func (l life) over() bool {
-	select {
-	case <-l.caller:
-	case <-l.client:
-	case <-l.server:
-	default:
-		return false
-	}
-	return true
 }

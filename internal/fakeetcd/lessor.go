@@ -131,7 +131,7 @@ func (le *lessor) schedule() {
 		le.timer.Stop()
 		le.timer = nil
 	}
-	if len(le.leases) == 0 || le.srv.closed {
+	if len(le.leases) == 0 || le.srv.life.Err() != nil {
 		return
 	}
 	first := le.byExpiry()[0].expiry
@@ -141,7 +141,7 @@ func (le *lessor) schedule() {
 func (le *lessor) scan() {
 	le.srv.mu.Lock()
 	defer le.srv.mu.Unlock()
-	if le.srv.closed {
+	if le.srv.life.Err() != nil {
 		return
 	}
 	for _, l := range le.byExpiry() {

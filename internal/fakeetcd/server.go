@@ -18,12 +18,12 @@ import (
 // network. A server must be closed by [Server.Close].
 type Server struct {
 	start time.Time
-	done  chan struct{} // closed by Close
+	life  context.Context //nolint:containedctx // ends with Close
+	end   context.CancelFunc
 	wg    sync.WaitGroup
 
 	// mu guards all of the server and of its clients. Nothing blocks while it is held.
 	mu      sync.Mutex
-	closed  bool
 	term    uint64
 	store   store
 	lessor  lessor
@@ -37,11 +37,11 @@ type Server struct {
 func New() *Server {
 	s := &Server{
 		start:   time.Now(),
-		done:    make(chan struct{}),
 		term:    2,
 		store:   newStore(),
 		changed: make(chan struct{}),
 	}
+	s.life, s.end = context.WithCancel(context.Background())
 	s.lessor = lessor{srv: s, leases: make(map[int64]*lease), nextID: firstLeaseID, rate: 1}
 	s.watches = hub{srv: s}
 	return s
@@ -51,13 +51,10 @@ func New() *Server {
 // Further calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.done)
-		s.lessor.schedule()
-		if s.watches.timer != nil {
-			s.watches.timer.Stop()
-		}
+	s.end()
+	s.lessor.schedule()
+	if s.watches.timer != nil {
+		s.watches.timer.Stop()
 	}
 	clients := s.clients
 	s.mu.Unlock()

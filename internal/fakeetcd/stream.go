@@ -91,7 +91,7 @@ func (in *inbox[T]) recv(ctx context.Context) (*T, error) {
 		case <-restored:
 		case <-timer:
 		case <-ctx.Done():
-		case <-in.c.closing:
+		case <-in.c.life.Done():
 			return nil, errClosing
 		}
 	}

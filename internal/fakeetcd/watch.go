@@ -96,7 +96,7 @@ func (h *hub) notify(changes []Change) {
 
 func (h *hub) schedule() {
 	pending := slices.ContainsFunc(h.watchers, func(w *watcher) bool { return w.unsynced })
-	if pending && h.timer == nil && !h.srv.closed {
+	if pending && h.timer == nil && h.srv.life.Err() == nil {
 		h.timer = time.AfterFunc(h.srv.untilTick(syncInterval, time.Now().Add(1)), h.sync)
 	}
 }
@@ -106,7 +106,7 @@ func (h *hub) sync() {
 	h.srv.mu.Lock()
 	defer h.srv.mu.Unlock()
 	h.timer = nil
-	if h.srv.closed {
+	if h.srv.life.Err() != nil {
 		return
 	}
 	st := &h.srv.store
@@ -176,7 +176,7 @@ func (w *watchStream) progress() {
 
 func (w *watchStream) pushEvents(resp *pb.WatchResponse) {
 	f, _ := w.c.pick(Call{Client: w.c, Method: WatchEvents, Request: resp, Sent: time.Now()})
-	if f.OnAnswer != nil && !w.c.srv.closed {
+	if f.OnAnswer != nil && w.c.srv.life.Err() == nil {
 		w.c.srv.wg.Go(f.OnAnswer)
 	}
 	w.in.push(resp, f.After)

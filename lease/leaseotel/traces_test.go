@@ -43,10 +43,10 @@ func TestTelemetry_spansOfEachKind(t *testing.T) {
 		links    int
 		run      func(ctx context.Context, s *lease.Session) error
 	}{
-		{"lock", "a", 1, func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) }},
-		{"lock set", "b+a", 2, func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a"}, do) }},
-		{"leadership", "a", 1, func(ctx context.Context, s *lease.Session) error {
-			l, err := election.Campaign(ctx, s, "a", election.Options{Value: "me"})
+		{"lock", "a of me", 1, func(ctx context.Context, s *lease.Session) error { return s.Do(ctx, "a", do) }},
+		{"lock set", "b+a of me", 2, func(ctx context.Context, s *lease.Session) error { return s.DoAll(ctx, []string{"b", "a"}, do) }},
+		{"leadership", "a of v", 1, func(ctx context.Context, s *lease.Session) error {
+			l, err := election.Campaign(ctx, s, "a", election.Options{Value: "v"})
 			if err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ func TestTelemetry_spansOfEachKind(t *testing.T) {
 				require.Len(t, spans, 3)
 				key := value(spans[1], "leasefence.key")
 				require.True(t, strings.HasPrefix(key, "a/") || strings.HasPrefix(key, "b/"), key)
-				is := " {key=" + key + " kind=" + strings.ReplaceAll(c.kind, " ", "_") + " lock=" + c.of + " of me outcome="
+				is := " {key=" + key + " kind=" + strings.ReplaceAll(c.kind, " ", "_") + " lock=" + c.of + " outcome="
 				require.Equal(t, "acquire "+c.kind+" < request, 2s"+is+"granted queued=true session=one try=false}, "+
 					"at 0s leasefence.queued {ahead="+other.Key()+"}\n"+
 					"hold "+c.kind+" < acquire "+c.kind+", 1m0s"+is+"released session=one try=false}\n"+
