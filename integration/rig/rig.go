@@ -91,26 +91,18 @@ func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	return l
 }
 
-// MustTake calls Take and fails the test on an error.
-func (w Way) MustTake(tb testing.TB, s *lease.Session, name string) *Hold {
+// Wait takes a lock in the background. The channel receives the lock.
+func Wait(tb testing.TB, s *lease.Session, name string) <-chan *lease.Lock {
 	tb.Helper()
-	h, err := w.Take(Bounded(tb), s, name)
-	require.NoError(tb, err, "%s %q", w.Name, name)
-	return h
-}
-
-// Wait starts Take in a goroutine. The channel receives the hold.
-func (w Way) Wait(tb testing.TB, s *lease.Session, name string) <-chan *Hold {
-	tb.Helper()
-	granted := make(chan *Hold, 1)
+	granted := make(chan *lease.Lock, 1)
 	ctx := Bounded(tb)
 	go func() {
-		h, err := w.Take(ctx, s, name)
+		l, err := s.Lock(ctx, name)
 		if err != nil {
 			tb.Errorf("wait for %q: %v", name, err)
 			return
 		}
-		granted <- h
+		granted <- l
 	}()
 	return granted
 }

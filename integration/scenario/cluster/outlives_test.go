@@ -17,36 +17,35 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// hold is a name that is held, and that another session waits for.
+// hold is a lock that another session waits for.
 type hold struct {
-	*rig.Hold
-	way  rig.Way
+	*lease.Lock
 	s    *lease.Session
 	id   clientv3.LeaseID
-	next <-chan *rig.Hold
+	next <-chan *lease.Lock
 }
 
-// holdAndWait takes a name and starts a waiter for it, for each way to hold a name.
+// holdAndWait takes two locks and starts a waiter for each.
 func holdAndWait(t *testing.T, cluster *etcdtest.Cluster, ttl time.Duration) (holds []*hold) {
 	t.Helper()
-	for _, way := range rig.Ways {
-		h := &hold{way: way, s: rig.NewSession(t, cluster.Client(t), lease.Options{TTL: ttl})}
+	for _, name := range []string{"one", "two"} {
+		h := &hold{s: rig.NewSession(t, cluster.Client(t), lease.Options{TTL: ttl})}
 		h.id = h.s.Status().LeaseID
-		h.Hold = way.MustTake(t, h.s, way.Name)
+		h.Lock = rig.MustLock(t, h.s, name)
 		waiter := cluster.Client(t)
-		h.next = way.Wait(t, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), way.Name)
-		rig.AwaitQueue(t, waiter, way.Name, 2)
+		h.next = rig.Wait(t, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), name)
+		rig.AwaitQueue(t, waiter, name, 2)
 		holds = append(holds, h)
 	}
 	return holds
 }
 
-// goOn waits until the leases have been renewed and each session has taken and released another name.
+// goOn waits until the leases have been renewed and each session has taken and released another lock.
 func goOn(t *testing.T, holds []*hold) {
 	t.Helper()
 	for _, h := range holds {
 		rig.AwaitRenewal(t, h.s)
-		require.NoError(t, h.way.MustTake(t, h.s, "other "+h.way.Name).Free(rig.Bounded(t)))
+		require.NoError(t, rig.MustLock(t, h.s, "other").Unlock(rig.Bounded(t)))
 		require.NoError(t, h.Err())
 	}
 }
@@ -112,10 +111,10 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 				require.Equal(t, h.id, h.s.Status().LeaseID)
 				require.NoError(t, h.Err())
 				require.Empty(t, h.next)
-				require.NoError(t, h.Free(rig.Bounded(t)))
+				require.NoError(t, h.Unlock(rig.Bounded(t)))
 				next := rig.Await(t, h.next, "the waiter was not served")
 				require.Greater(t, next.Token(), h.Token())
-				require.NoError(t, next.Free(rig.Bounded(t)))
+				require.NoError(t, next.Unlock(rig.Bounded(t)))
 			}
 		})
 	}

@@ -65,37 +65,32 @@ func TestRestore_endsRun(t *testing.T) {
 // After a restore with --bump-revision and --mark-compacted, locks that are in the snapshot stay held.
 func TestRestore_withABumpGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, way := range rig.Ways {
-		t.Run(way.Name, func(t *testing.T) {
-			t.Parallel()
-			etcd := etcdtest.StartCluster(t, 1, etcdtest.Options{})
-			client := etcd.Client(t)
-			s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
-			held := way.MustTake(t, s, "n")
-			waiting := way.Wait(t, rig.NewSession(t, etcd.Client(t), lease.Options{TTL: 15 * time.Second}), "n")
-			rig.AwaitQueue(t, client, "n", 2)
-			snapshot := save(t, client)
-			write(t, client)
-			last, err := s.Lock(rig.Bounded(t), "last") // not in the snapshot
-			require.NoError(t, err)
+	etcd := etcdtest.StartCluster(t, 1, etcdtest.Options{})
+	client := etcd.Client(t)
+	s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
+	held := rig.MustLock(t, s, "n")
+	waiting := rig.Wait(t, rig.NewSession(t, etcd.Client(t), lease.Options{TTL: 15 * time.Second}), "n")
+	rig.AwaitQueue(t, client, "n", 2)
+	snapshot := save(t, client)
+	write(t, client)
+	last, err := s.Lock(rig.Bounded(t), "last") // not in the snapshot
+	require.NoError(t, err)
 
-			require.NoError(t, etcd.Restore(rig.Bounded(t), snapshot, 1_000_000))
-			rig.AwaitRenewal(t, s)
-			require.NoError(t, held.Err())
-			resp, err := client.Txn(rig.Bounded(t)).If(held.IsOwner()).Commit()
-			require.NoError(t, err)
-			require.True(t, resp.Succeeded, "the holder's key is gone")
-			require.Empty(t, waiting)
-			require.NoError(t, held.Free(rig.Bounded(t)))
-			next := rig.Await(t, waiting, "the waiter was not served")
-			require.Greater(t, next.Token(), held.Token())
+	require.NoError(t, etcd.Restore(rig.Bounded(t), snapshot, 1_000_000))
+	rig.AwaitRenewal(t, s)
+	require.NoError(t, held.Err())
+	resp, err := client.Txn(rig.Bounded(t)).If(held.IsOwner()).Commit()
+	require.NoError(t, err)
+	require.True(t, resp.Succeeded, "the holder's key is gone")
+	require.Empty(t, waiting)
+	require.NoError(t, held.Unlock(rig.Bounded(t)))
+	next := rig.Await(t, waiting, "the waiter was not served")
+	require.Greater(t, next.Token(), held.Token())
 
-			// A lock that is not in the snapshot is lost, as if an operator had deleted its key.
-			require.NoError(t, next.Free(rig.Bounded(t)))
-			rig.RequireLost(t, rig.AwaitEnd(t, last.Context()), lease.ReasonKeyDeleted)
-			again, err := s.Lock(rig.Bounded(t), "last")
-			require.NoError(t, err)
-			require.Greater(t, again.Token(), last.Token())
-		})
-	}
+	// A lock that is not in the snapshot is lost, as if an operator had deleted its key.
+	require.NoError(t, next.Unlock(rig.Bounded(t)))
+	rig.RequireLost(t, rig.AwaitEnd(t, last.Context()), lease.ReasonKeyDeleted)
+	again, err := s.Lock(rig.Bounded(t), "last")
+	require.NoError(t, err)
+	require.Greater(t, again.Token(), last.Token())
 }

@@ -22,39 +22,36 @@ import (
 
 // sickHolder is a session with a hold; one of its endpoints will be dead.
 type sickHolder struct {
-	way      rig.Way
 	name     string
 	in       *faults.Interceptor
 	renewals carriers
 	session  *lease.Session
 	id       clientv3.LeaseID
-	hold     *rig.Hold
-	next     <-chan *rig.Hold // receives the hold of the waiter behind it
-	answered int              // renewals answered before the endpoint died
+	hold     *lease.Lock
+	next     <-chan *lease.Lock // receives the lock of the waiter behind it
+	answered int                // renewals answered before the endpoint died
 }
 
 // One of three endpoints is dead: it accepts connections and never answers. No session loses its lease or its hold, and
 // all waiters are served.
 func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 	t.Parallel()
-	const ttl, each, renewals = 5 * time.Second, 4, 4 // more than a TTL
+	const ttl, sessions, renewals = 5 * time.Second, 8, 4 // more than a TTL
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	direct := cluster.Client(t)
 	proxies, addrs := rig.NewProxies(t, cluster.Endpoints())
 	var holders []*sickHolder
-	for _, way := range rig.Ways {
-		for i := range each {
-			h := &sickHolder{way: way, name: fmt.Sprint(way.Name, i), in: faults.NewInterceptor(t), renewals: make(carriers, 1000)}
-			client := etcdtest.NewClient(t, addrs, etcdtest.Dial(h.in.DialOptions()...), etcdtest.Dial(grpc.WithStatsHandler(h.renewals)))
-			h.session = rig.NewSession(t, client, lease.Options{TTL: ttl})
-			h.id = h.session.Status().LeaseID
-			h.hold = way.MustTake(t, h.session, h.name)
-			holders = append(holders, h)
-		}
+	for i := range sessions {
+		h := &sickHolder{name: fmt.Sprint(i), in: faults.NewInterceptor(t), renewals: make(carriers, 1000)}
+		client := etcdtest.NewClient(t, addrs, etcdtest.Dial(h.in.DialOptions()...), etcdtest.Dial(grpc.WithStatsHandler(h.renewals)))
+		h.session = rig.NewSession(t, client, lease.Options{TTL: ttl})
+		h.id = h.session.Status().LeaseID
+		h.hold = rig.MustLock(t, h.session, h.name)
+		holders = append(holders, h)
 	}
 	// Each session also waits for the next one's name, through the same proxies.
 	for i, h := range holders {
-		h.next = h.way.Wait(t, holders[(i+1)%len(holders)].session, h.name)
+		h.next = rig.Wait(t, holders[(i+1)%len(holders)].session, h.name)
 	}
 	for _, h := range holders {
 		rig.AwaitQueue(t, direct, h.name, 2)
@@ -79,10 +76,10 @@ func TestNetwork_oneOfThreeEndpointsDead(t *testing.T) {
 	require.Positive(t, unanswered, "no renewal went to the dead endpoint")
 
 	for _, h := range holders {
-		require.NoError(t, h.hold.Free(rig.Bounded(t)))
+		require.NoError(t, h.hold.Unlock(rig.Bounded(t)))
 		next := rig.Await(t, h.next, "a waiter was not served")
 		require.Greater(t, next.Token(), h.hold.Token())
-		require.NoError(t, next.Free(rig.Bounded(t)))
+		require.NoError(t, next.Unlock(rig.Bounded(t)))
 	}
 	for _, h := range holders {
 		require.Equal(t, h.id, h.session.Status().LeaseID)

@@ -53,7 +53,7 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	first := rig.MustLock(t, s, "n")
 	_, err := other.TryLock(rig.Bounded(t), "n")
 	require.ErrorIs(t, err, lease.ErrLocked)
-	next := rig.Ways[0].Wait(t, other, "n")
+	next := rig.Wait(t, other, "n")
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = other.Lock(short, "n") // gives up
@@ -62,7 +62,7 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	require.Eventually(t, func() bool { return s.Status().Deadline.Sub(granted) > longTTL }, rig.Patience, 10*time.Millisecond)
 	require.NoError(t, context.Cause(first.Context()), "the lock is lost in spite of a renewal")
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
-	require.NoError(t, rig.Await(t, next, "the waiter was not served").Free(rig.Bounded(t)))
+	require.NoError(t, rig.Await(t, next, "the waiter was not served").Unlock(rig.Bounded(t)))
 	require.NoError(t, s.Do(rig.Bounded(t), "n", func(context.Context, fence.Token) error { return nil }))
 
 	// Concurrent transactions share commits, as nested transactions.
