@@ -99,13 +99,8 @@ func (d *doctor) report() error {
 	for _, f := range d.findings {
 		count[f.Level]++
 	}
-	if d.app.output == outputJSON {
-		if err := printJSON(d.app.out, map[string]any{
-			"findings": d.findings, "ok": count[levelOK], "warn": count[levelWarn], "fail": count[levelFail],
-		}); err != nil {
-			return err
-		}
-	} else if err := d.print(count); err != nil {
+	all := map[string]any{"findings": d.findings, "ok": count[levelOK], "warn": count[levelWarn], "fail": count[levelFail]}
+	if err := d.app.print(all, d.text(count)); err != nil {
 		return err
 	}
 	if count[levelFail] > 0 {
@@ -114,7 +109,7 @@ func (d *doctor) report() error {
 	return nil
 }
 
-func (d *doctor) print(count map[string]int) error {
+func (d *doctor) text(count map[string]int) string {
 	var text strings.Builder
 	for _, f := range d.findings {
 		check := f.Check
@@ -129,8 +124,8 @@ func (d *doctor) print(count map[string]int) error {
 			fmt.Fprintf(&text, "         %s\n", command)
 		}
 	}
-	_, err := fmt.Fprintf(d.app.out, "%s%d OK, %d WARN, %d FAIL\n", &text, count[levelOK], count[levelWarn], count[levelFail])
-	return err
+	fmt.Fprintf(&text, "%d OK, %d WARN, %d FAIL\n", count[levelOK], count[levelWarn], count[levelFail])
+	return text.String()
 }
 
 // shell is a command line for a POSIX shell with name as its last argument. Somebody else may have chosen the name, so

@@ -40,7 +40,7 @@ In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 				if err != nil {
 					return prefixWanted(err)
 				}
-				return a.printExplanation(e)
+				return a.print(e, strings.Join(e.Says, "\n")+"\n")
 			})
 		},
 	}
@@ -67,14 +67,6 @@ type explanation struct {
 	Key      string   `json:"key,omitempty"`
 	Owner    string   `json:"owner,omitempty"`
 	Says     []string `json:"says"`
-}
-
-func (a *app) printExplanation(e explanation) error {
-	if a.output == outputJSON {
-		return printJSON(a.out, e)
-	}
-	_, err := fmt.Fprintln(a.out, strings.Join(e.Says, "\n"))
-	return err
 }
 
 func (e *explanation) say(format string, args ...any) {

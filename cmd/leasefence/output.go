@@ -35,6 +35,15 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// print prints v in JSON, or text.
+func (a *app) print(v any, text string) error {
+	if a.output == outputJSON {
+		return printJSON(a.out, v)
+	}
+	_, err := io.WriteString(a.out, text)
+	return err
+}
+
 // visible is a writer of JSON that escapes invisible characters, and those that turn the direction of the text after
 // them. Each Write gets a whole value.
 type visible struct{ to io.Writer }

@@ -112,7 +112,8 @@ func (a *app) release(r release) error {
 		if err := lease.Release(ctx, client, r.name, opts); err != nil {
 			return notReleased(err)
 		}
-		return a.released(r, opts.Revision)
+		return a.print(map[string]any{"name": r.name, "mode": r.mode, "token": fmt.Sprint(opts.Revision)},
+			fmt.Sprintf("%s: the holder with token %d %s\n", harmless(r.name), opts.Revision, mode.done))
 	})
 }
 
@@ -156,12 +157,4 @@ func (a *app) confirm(client *clientv3.Client, name string, rev int64, does stri
 		return 0, &exitError{exitNotObtained, errors.New("that is not the name: nothing was released")}
 	}
 	return q.Holders[0].Revision, nil
-}
-
-func (a *app) released(r release, rev int64) error {
-	if a.output == outputJSON {
-		return printJSON(a.out, map[string]any{"name": r.name, "mode": r.mode, "token": fmt.Sprint(rev)})
-	}
-	_, err := fmt.Fprintf(a.out, "%s: the holder with token %d %s\n", harmless(r.name), rev, releaseModes[r.mode].done)
-	return err
 }

@@ -103,7 +103,7 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	if err := a.printAddress(url); err != nil {
+	if err := a.print(map[string]string{"url": url}, url+"\n"); err != nil {
 		return err
 	}
 	if !local {
@@ -124,14 +124,6 @@ func (a *app) seen(addr *net.TCPAddr) string {
 	}
 	host, _ := os.Hostname()
 	return net.JoinHostPort(cmp.Or(host, "localhost"), fmt.Sprint(addr.Port))
-}
-
-func (a *app) printAddress(url string) error {
-	if a.output == outputJSON {
-		return printJSON(a.out, map[string]string{"url": url})
-	}
-	_, err := fmt.Fprintln(a.out, url)
-	return err
 }
 
 // readToken reads the token in a file; it is empty if no file is given.
