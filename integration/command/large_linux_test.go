@@ -35,15 +35,9 @@ func TestLs_manyLocks(t *testing.T) {
 	client := srv.Client(t)
 	granted, err := client.Grant(rig.Bounded(t), 3600)
 	require.NoError(t, err)
-	const batch = 100
-	for i := 0; i < many; i += batch {
-		ops := make([]clientv3.Op, 0, batch)
-		for j := range batch {
-			ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/customer-%05d/nightly/%x-suffix", i+j, granted.ID), "host/1", clientv3.WithLease(granted.ID)))
-		}
-		_, err := client.Txn(rig.Bounded(t)).Then(ops...).Commit()
-		require.NoError(t, err)
-	}
+	rig.PutMany(t, client, many, func(i int) clientv3.Op {
+		return clientv3.OpPut(fmt.Sprintf("jobs/customer-%05d/nightly/%x-suffix", i, granted.ID), "host/1", clientv3.WithLease(granted.ID))
+	})
 	for _, format := range []string{"table", "json"} {
 		t.Run(format, func(t *testing.T) {
 			cmd := newCommand(t, at(srv.Endpoints()[0]), "ls", "-o", format)

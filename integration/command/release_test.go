@@ -3,14 +3,13 @@
 package command_test
 
 import (
-	"io"
 	"net/http"
-	"regexp"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 )
@@ -38,21 +37,13 @@ func TestRelease_waits(t *testing.T) {
 	token, unlock := stage(t, srv.Client(t))
 	p := start(t, srv.Endpoints()[0], "release", "jobs/nightly", "--mode", "wait", "--yes", "--token", token)
 	// The command inspects the lock first, which reads the two leases. Release reads the holder's lease while it waits.
-	waiting := regexp.MustCompile(`grpc_server_started_total{.*grpc_method="LeaseTimeToLive".*} ([3-9]|\d\d)`)
-	require.Eventually(t, func() bool { return waiting.MatchString(metrics(t, srv.Endpoints()[0])) }, patience, 10*time.Millisecond)
+	const reads = `grpc_server_started_total{grpc_method="LeaseTimeToLive",grpc_service="etcdserverpb.Lease",grpc_type="unary"}`
+	require.Eventually(t, func() bool {
+		all, err := etcdproc.Metrics(rig.Bounded(t), http.DefaultClient, "http://"+srv.Endpoints()[0])
+		require.NoError(t, err)
+		return all[reads] >= 3
+	}, patience, 10*time.Millisecond)
 	unlock()
 	require.Zero(t, p.end(t))
 	require.Contains(t, p.stdout.String(), "the holder with token 2 no longer holds the lock")
-}
-
-func metrics(t *testing.T, endpoint string) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(rig.Bounded(t), http.MethodGet, "http://"+endpoint+"/metrics", http.NoBody)
-	require.NoError(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return string(text)
 }

@@ -66,15 +66,11 @@ func TestUI_listsManyNames(t *testing.T) {
 	granted, err := client.Grant(rig.Bounded(t), 3600)
 	require.NoError(t, err)
 	const names = 20_000
-	ops := []clientv3.Op{clientv3.OpPut("jobs/11234/"+hex(granted.ID)+"-z", "", clientv3.WithLease(granted.ID))} // a waiter
-	for n := range names {
-		ops = append(ops, clientv3.OpPut(fmt.Sprintf("jobs/%05d/%s-a", n, hex(granted.ID)), "", clientv3.WithLease(granted.ID)))
-		if len(ops) == 128 || n == names-1 {
-			_, err := client.Txn(rig.Bounded(t)).Then(ops...).Commit()
-			require.NoError(t, err)
-			ops = nil
-		}
-	}
+	rig.PutMany(t, client, names, func(n int) clientv3.Op {
+		return clientv3.OpPut(fmt.Sprintf("jobs/%05d/%s-a", n, hex(granted.ID)), "", clientv3.WithLease(granted.ID))
+	})
+	_, err = client.Put(rig.Bounded(t), "jobs/11234/"+hex(granted.ID)+"-z", "", clientv3.WithLease(granted.ID)) // a waiter
+	require.NoError(t, err)
 	p := open(t, page)
 	p.await(t, `document.getElementById("count").textContent === "The first 200 of 20,000 names: narrow the prefix"`)
 	require.Equal(t, 200, eval[int](t, p, `document.getElementById("list").rows.length`))

@@ -83,6 +83,19 @@ func AwaitQueue(tb testing.TB, client *clientv3.Client, name string, n int) {
 	}, func() string { return fmt.Sprintf("%d keys in the queue of %q, want %d", got, name, n) })
 }
 
+// PutMany executes n operations, a hundred in a transaction.
+func PutMany(tb testing.TB, client *clientv3.Client, n int, put func(int) clientv3.Op) {
+	tb.Helper()
+	for i := 0; i < n; {
+		var ops []clientv3.Op
+		for ; i < n && len(ops) < 100; i++ {
+			ops = append(ops, put(i))
+		}
+		_, err := client.Txn(Bounded(tb)).Then(ops...).Commit()
+		require.NoError(tb, err)
+	}
+}
+
 // MustLock takes a lock that is free or soon will be.
 func MustLock(tb testing.TB, s *lease.Session, name string) *lease.Lock {
 	tb.Helper()

@@ -24,23 +24,10 @@ func manyKeys() int {
 	return 50_000
 }
 
-// putMany puts keys, each of them per transaction.
-func putMany(tb testing.TB, client *clientv3.Client, keys, each int, put func(int) clientv3.Op) {
-	tb.Helper()
-	for i := 0; i < keys; i += each {
-		ops := make([]clientv3.Op, each)
-		for n := range ops {
-			ops[n] = put(i + n)
-		}
-		_, err := client.Txn(tb.Context()).Then(ops...).Commit()
-		require.NoError(tb, err)
-	}
-}
-
 // putJobs puts the keys of many locks "jobs/…" on a lease.
 func putJobs(tb testing.TB, client *clientv3.Client, id clientv3.LeaseID) {
 	tb.Helper()
-	putMany(tb, client, manyKeys(), 100, func(i int) clientv3.Op {
+	rig.PutMany(tb, client, manyKeys(), func(i int) clientv3.Op {
 		return clientv3.OpPut(fmt.Sprintf("jobs/%05d/%x-n", i, int64(id)), "somebody", clientv3.WithLease(id))
 	})
 }
