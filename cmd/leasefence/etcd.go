@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -108,10 +107,7 @@ func (e *etcdFlags) config() (clientv3.Config, error) {
 	}
 	auth, err := e.auth()
 	if err != nil {
-		return clientv3.Config{}, &exitError{exitUsage, err}
-	}
-	if e.user != "" && (auth.Username == "" || auth.Password == "") { // etcd's client would not log in, and say nothing
-		return clientv3.Config{}, usageError("--user: the name or the password is empty")
+		return clientv3.Config{}, err
 	}
 	config, err := clientv3.NewClientConfig(&clientv3.ConfigSpec{
 		Endpoints: e.endpoints, DialTimeout: e.dialTimeout, KeepAliveTime: e.keepAlive, KeepAliveTimeout: e.keepAliveTimeout,
@@ -125,35 +121,36 @@ func (e *etcdFlags) config() (clientv3.Config, error) {
 }
 
 // auth returns user and password. No error contains the password.
-func (e *etcdFlags) auth() (auth clientv3.AuthConfig, err error) {
+func (e *etcdFlags) auth() (clientv3.AuthConfig, error) {
 	name, password, given := strings.Cut(e.user, ":")
-	auth = clientv3.AuthConfig{Username: name, Password: password}
 	switch {
 	case e.user == "" && e.file != "":
-		return auth, fmt.Errorf("--password-file without --user")
+		return clientv3.AuthConfig{}, usageError("--password-file without --user")
 	case e.user == "":
 		return clientv3.AuthConfig{}, nil
 	case e.passwords() > 1:
-		return auth, fmt.Errorf("--user name:password, --password and --password-file: want one password")
+		return clientv3.AuthConfig{}, usageError("--user name:password, --password and --password-file: want one password")
 	case given:
-		return auth, nil
 	case e.password != "":
-		auth.Password = e.password
-		return auth, nil
+		password = e.password
 	case e.file != "":
 		text, err := os.ReadFile(e.file)
 		if err != nil {
-			return auth, fmt.Errorf("--password-file: %w", err)
+			return clientv3.AuthConfig{}, usageError("--password-file: %w", err)
 		}
-		auth.Password = strings.TrimRight(string(text), "\r\n")
-		return auth, nil
+		password = strings.TrimRight(string(text), "\r\n")
+	default:
+		var err error
+		password, err = process.ReadPassword() // nothing has been sent yet
+		switch {
+		case errors.Is(err, process.ErrNoTerminal):
+			return clientv3.AuthConfig{}, usageError("--user without a password, and %w: set --password-file or $ETCDCTL_PASSWORD", err)
+		case err != nil:
+			return clientv3.AuthConfig{}, usageError("read the password: %w", err)
+		}
 	}
-	auth.Password, err = process.ReadPassword() // nothing has been sent yet
-	switch {
-	case errors.Is(err, process.ErrNoTerminal):
-		return auth, fmt.Errorf("--user without a password, and %w: set --password-file or $ETCDCTL_PASSWORD", err)
-	case err != nil:
-		return auth, fmt.Errorf("read the password: %w", err)
+	if name == "" || password == "" { // etcd's client would not log in, and say nothing
+		return clientv3.AuthConfig{}, usageError("--user: the name or the password is empty")
 	}
-	return auth, nil
+	return clientv3.AuthConfig{Username: name, Password: password}, nil
 }

@@ -11,9 +11,6 @@
 // No check in A could have helped: a pause can always come between the check and the write. The ledger needs no clock
 // to refuse the write, only the token that comes with every write.
 //
-//	go -C examples run ./quickstart            # the late write is refused: exit status 0
-//	go -C examples run ./quickstart -no-fence  # nobody checks the token: the ledger is corrupted, exit status 1
-//
 // Each step waits until it has seen the step before, so nothing depends on timing. See worker.go for what a program of
 // your own would do, and examples/internal/ledger for what its resource has to do.
 package main
