@@ -9,10 +9,9 @@ import (
 // applies to the bytes that are on their way. A Link is safe for concurrent use.
 type Link struct {
 	mu      sync.Mutex // guards the fields below
-	held    bool
 	delay   time.Duration
 	traffic Traffic
-	changed chan struct{} // closed and replaced when held or delay change
+	changed chan struct{} // closed and replaced when delay changes
 }
 
 func newLink() *Link {
@@ -20,23 +19,24 @@ func newLink() *Link {
 }
 
 // Pass delivers bytes at once, beginning with those that were held or delayed.
-func (l *Link) Pass() { l.set(false, 0) }
+func (l *Link) Pass() { l.Delay(0) }
 
 // Delay delivers each chunk of bytes d after its arrival, in order. Delays do not add up: this is a longer wire, not a
 // slower one. It also applies to bytes that were held or delayed until now.
-func (l *Link) Delay(d time.Duration) { l.set(false, d) }
-
-// Hold keeps bytes, and the end of a connection, until Pass or Delay. Bytes that arrive after Hold has returned are
-// certain to be held.
-func (l *Link) Hold() { l.set(true, 0) }
-
-func (l *Link) set(held bool, d time.Duration) {
+func (l *Link) Delay(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held, l.delay = held, d
+	l.delay = d
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
+
+// Hold keeps bytes, and the end of a connection, until Pass or Delay. Bytes that arrive after Hold has returned are
+// certain to be held.
+func (l *Link) Hold() { l.Delay(longer) }
+
+// longer is longer than any test.
+const longer = 1000 * time.Hour
 
 // count counts bytes as received, and bytes that begin to wait or, if negative, wait no more.
 func (l *Link) count(received, waiting int) {
@@ -46,11 +46,11 @@ func (l *Link) count(received, waiting int) {
 	l.traffic.Waiting += int64(waiting)
 }
 
-// state returns whether bytes are held, their delay, and a channel that is closed when either changes.
-func (l *Link) state() (held bool, delay time.Duration, changed <-chan struct{}) {
+// state returns the delay of bytes, and a channel that is closed when it changes.
+func (l *Link) state() (delay time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held, l.delay, l.changed
+	return l.delay, l.changed
 }
 
 // Traffic counts the bytes of a Link.

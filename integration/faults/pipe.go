@@ -135,9 +135,9 @@ func (p *pipe) next() (chunk, bool) {
 	for {
 		// Read the state after the head, so that a change applies to every chunk that arrives after it.
 		c, some := p.head()
-		held, delay, changed := p.link.state()
+		delay, changed := p.link.state()
 		var due <-chan time.Time
-		if some && !held {
+		if some {
 			wait := time.Until(c.at.Add(delay))
 			if wait <= 0 {
 				p.pop()
