@@ -2,11 +2,13 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 )
@@ -21,6 +23,7 @@ type Interceptor struct {
 	rules    []*Injection
 	sent     map[string]int
 	answered map[string]int
+	failed   map[error]int
 	counted  chan struct{} // closed and replaced when a count changes
 }
 
@@ -32,6 +35,7 @@ func NewInterceptor(tb testing.TB) *Interceptor {
 		life:     life,
 		sent:     map[string]int{},
 		answered: map[string]int{},
+		failed:   map[error]int{},
 		counted:  make(chan struct{}),
 	}
 	tb.Cleanup(func() {
@@ -73,6 +77,13 @@ func (i *Interceptor) Sent(method string) int {
 func (i *Interceptor) Answered(method string) int {
 	n, _ := i.counts(i.answered, method)
 	return n
+}
+
+// Failed returns how many answers, except those on streams, were that error, one of package rpctypes.
+func (i *Interceptor) Failed(err error) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.failed[err]
 }
 
 // AwaitAnswered waits until Answered returns n or more. If ctx ends first, it returns the cause.
@@ -156,6 +167,11 @@ func (i *Interceptor) unary(
 	}
 
 	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
+		if known, ok := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); ok {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.failed[known]++
+		}
 		return err
 	}
 	i.count(i.answered, method)

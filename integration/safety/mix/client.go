@@ -7,7 +7,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -52,9 +51,8 @@ type client struct {
 
 // newClient returns a client without a session.
 func (r *run) newClient(user string) *client {
-	c := &client{link: r.newLink(), name: user, id: r.secured.newIdentity(r.tb, user, r.report), in: faults.NewInterceptor(r.tb), ttl: ttl}
-	c.etcd = r.connect(c.endpoints, etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...),
-		etcdtest.Dial(grpc.WithChainUnaryInterceptor(c.id.refused.intercept)), c.id.option())
+	c := &client{link: r.newLink(), name: user, id: r.secured.newIdentity(r.tb, user), in: faults.NewInterceptor(r.tb), ttl: ttl}
+	c.etcd = r.connect(c.endpoints, etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...), c.id.option())
 	return c
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -176,6 +177,11 @@ func (r *run) round(ctx, life context.Context, number int) {
 		r.report.count(calmRounds, 1)
 	}
 	r.report.count(events, len(all))
+	expired := 0
+	for _, c := range r.clients {
+		expired += c.in.Failed(rpctypes.ErrInvalidAuthToken)
+	}
+	r.report.most(staleAuth, expired)
 	r.tb.Logf("%8s  %s, checked in %v", r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
 	r.keep(before == r.report.violations())
 }

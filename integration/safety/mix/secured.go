@@ -3,15 +3,12 @@ package mix
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"strconv"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -48,7 +45,7 @@ func newSecured(tb testing.TB) *secured {
 	tb.Helper()
 	s := &secured{authority: pki.NewAuthority(tb, "leasefence's mix"), stranger: pki.NewAuthority(tb, "another")}
 	s.members, s.holders = pki.NewFiles(tb, s.authority, s.authority.Issue(tb)), pki.NewFiles(tb, s.authority, s.authority.Issue(tb))
-	s.root = s.newIdentity(tb, rootUser, nil)
+	s.root = s.newIdentity(tb, rootUser)
 	return s
 }
 
@@ -94,17 +91,16 @@ func forbid(ctx context.Context, etcd *clientv3.Client, role string) error {
 type identity struct {
 	user    string
 	secured *secured
-	refused refusals
 
 	mu    sync.Mutex // guards the fields below
 	cert  *tls.Certificate
 	shown chan struct{} // closed when a connection has presented the certificate
 }
 
-func (s *secured) newIdentity(tb testing.TB, user string, report *Report) *identity {
+func (s *secured) newIdentity(tb testing.TB, user string) *identity {
 	tb.Helper()
 	cert := s.authority.Issue(tb)
-	i := &identity{user: user, secured: s, refused: refusals{report: report, counts: map[error]int{}}}
+	i := &identity{user: user, secured: s}
 	i.offer(&cert)
 	return i
 }
@@ -136,40 +132,4 @@ func (i *identity) option() etcdtest.ClientOption {
 	return func(cfg *clientv3.Config) {
 		cfg.TLS, cfg.Username, cfg.Password = i.tls(), i.user, passwordOf(i.user)
 	}
-}
-
-// refusals counts the requests that members have refused a client, by error.
-type refusals struct {
-	report *Report
-
-	mu     sync.Mutex // guards the field below
-	counts map[error]int
-}
-
-// intercept counts the errors of requests, but not of streams. It is an interceptor next to the wire, so it also sees
-// attempts that are retried.
-func (r *refusals) intercept(
-	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
-) error {
-	err := invoke(ctx, method, req, reply, cc, opts...)
-	if refused, ok := errors.AsType[rpctypes.EtcdError](rpctypes.Error(err)); ok {
-		r.count(refused)
-	}
-	return err
-}
-
-func (r *refusals) count(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.counts[err]++
-	if errors.Is(err, rpctypes.ErrInvalidAuthToken) {
-		r.report.count(staleAuth, 1)
-	}
-}
-
-// of returns how often requests were refused with that error, one of package rpctypes.
-func (r *refusals) of(err error) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.counts[err]
 }

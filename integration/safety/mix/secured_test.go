@@ -10,27 +10,28 @@ import (
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
 )
 
-// struck returns a fault and the client that it is aimed at.
-func struck(t *testing.T) (*strike, *client) {
+// struck returns a fault that ends at once.
+func struck(t *testing.T) *strike {
 	t.Helper()
-	report := newReport(1)
-	c := &client{id: &identity{refused: refusals{report: report, counts: map[error]int{}}}}
-	n := &nemesis{run: &run{report: report, tape: newTape(t.TempDir()), cluster: &etcdtest.Cluster{Cluster: &etcdproc.Cluster{}}}, life: t.Context()}
+	n := &nemesis{run: &run{report: newReport(1), tape: newTape(t.TempDir()), cluster: &etcdtest.Cluster{Cluster: &etcdproc.Cluster{}}}, life: t.Context()}
 	ended, cancel := context.WithCancel(t.Context())
-	cancel() // so that the fault ends at once
-	return &strike{nemesis: n, ctx: ended, rng: rand.New(rand.NewPCG(1, 2))}, c
+	cancel()
+	return &strike{nemesis: n, ctx: ended, rng: rand.New(rand.NewPCG(1, 2))}
 }
 
 func TestDispossess_hitsIfTheClientGotThatError(t *testing.T) {
-	for name, refused := range map[string]error{"that error": rpctypes.ErrAuthFailed, "another error": rpctypes.ErrPermissionDenied} {
+	server := etcdtest.Start(t, etcdtest.Options{})
+	for name, refused := range map[string]error{"that error": rpctypes.ErrFutureRev, "another error": rpctypes.ErrAuthFailed} {
 		t.Run(name, func(t *testing.T) {
-			s, c := struck(t)
+			c := &client{id: &identity{}, in: faults.NewInterceptor(t)}
+			c.etcd = server.Client(t, etcdtest.Dial(c.in.DialOptions()...))
 			given := 0
-			hit := s.dispossess(c, rpctypes.ErrAuthFailed, func(context.Context, string) error {
-				c.id.refused.count(refused)
-				c.id.refused.count(rpctypes.ErrInvalidAuthToken)
+			hit := struck(t).dispossess(c, refused, func(ctx context.Context, _ string) error {
+				_, err := c.etcd.Compact(ctx, 1000)
+				require.ErrorIs(t, err, rpctypes.ErrFutureRev)
 				return nil
 			}, func(context.Context, string) error {
 				given++
@@ -38,7 +39,6 @@ func TestDispossess_hitsIfTheClientGotThatError(t *testing.T) {
 			})
 			require.Equal(t, name == "that error", hit)
 			require.Equal(t, 1, given)
-			require.Equal(t, 1, s.report.Counts[staleAuth])
 		})
 	}
 }

@@ -47,11 +47,11 @@ func revokePermission(s *strike, c *client) bool {
 // dispossess takes something from a client's user for a while. The fault has met something if the client got the error
 // refused meanwhile.
 func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx context.Context, user string) error) bool {
-	before := c.id.refused.of(refused)
+	before := c.in.Failed(refused)
 	taken := s.meanwhile(
 		func(ctx context.Context) error { return take(ctx, c.id.user) },
 		func(ctx context.Context) error { return giveBack(ctx, c.id.user) }, s.lastAny)
-	return taken && c.id.refused.of(refused) > before
+	return taken && c.in.Failed(refused) > before
 }
 
 // awaitAgreement waits until all members run and follow the same leader, and then for requests that they still forward.

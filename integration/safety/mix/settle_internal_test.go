@@ -155,7 +155,7 @@ func TestOverwrite_leavesNoKey(t *testing.T) {
 		server := fakeetcd.New()
 		t.Cleanup(server.Close)
 		client := server.NewClient(t.Context())
-		s, _ := struck(t)
+		s := struck(t)
 		s.etcd = client.Client
 		leased, err := s.etcd.Grant(t.Context(), 60)
 		require.NoError(t, err)
