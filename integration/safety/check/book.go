@@ -30,6 +30,7 @@ type book struct {
 	elections map[string]bool
 	clients   map[string]bool          // that have asked for something
 	restored  time.Duration            // when a restore began; forever: there was none
+	healed    time.Duration            // when all faults were; forever: never
 	era       time.Duration            // from when on everything is of the next era
 	ttls      map[string]time.Duration // the longest of each client, if it is not that of all
 	stalls    spans                    // in which the process of most clients did not run
@@ -122,7 +123,7 @@ func (a *acquisition) owned() bool { return a.grant.At < a.excused }
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{
-		first: forever, restored: forever, era: forever, ttls: map[string]time.Duration{},
+		first: forever, restored: forever, healed: forever, era: forever, ttls: map[string]time.Duration{},
 		resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
 	}
 	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
@@ -207,6 +208,8 @@ func (c *checker) note(b *book, e *history.Event) {
 	switch e.Name {
 	case history.NoteEnd:
 		b.whole = true
+	case history.NoteHealed:
+		b.healed = e.At
 	case history.NoteEra:
 		b.era = e.At
 	}

@@ -38,11 +38,11 @@ const (
 	Granted           = "granted: "     // and the Verb, or "lock" for none
 	NotGranted        = "not granted: " // and the Outcome
 	Accepted          = "accepted updates"
-	AllRefused        = "refused as stale"
-	Refused           = AllRefused + ", updates"
+	allRefused        = "refused as stale"
+	Refused           = allRefused + ", updates"
 	RefusedForReaders = Refused + " by a reader's token"
-	RefusedReaders    = AllRefused + ", of readers"
-	refusedOthers     = AllRefused + ", claims and reads of writers"
+	RefusedReaders    = allRefused + ", of readers"
+	refusedOthers     = allRefused + ", claims and reads of writers"
 	Unknown           = "requests of unknown outcome"
 	Deadlines         = "handles compared with the deadlines of their leases"
 	ControlStale      = "stale updates of unfenced controls"

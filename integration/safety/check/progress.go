@@ -7,7 +7,8 @@ import (
 )
 
 // progress checks I7: a waiter is served in time while nobody holds the name and no fault is on. A waiting reader waits
-// only for writers that hold the name or wait for it, not for other readers.
+// only for writers that hold the name or wait for it, not for other readers. Once all faults have healed, those who
+// wait are served in time whoever holds the name.
 func (c *checker) progress() {
 	busy, writers, names := map[string]spans{}, map[string]spans{}, map[string]bool{}
 	for _, a := range c.ops {
@@ -37,12 +38,17 @@ func (c *checker) progress() {
 	for name := range names {
 		busy[name], writers[name] = union(busy[name], faults), union(writers[name], faults)
 	}
+	calm := union(faults)
 	waiting, longest, limit := 0, time.Duration(0), 2*c.ttl+3*time.Second
 	for _, a := range c.ops {
 		if !a.waits() {
 			continue
 		}
 		waiting++
+		if gap := calm.spare(max(a.enter.At, c.healed), min(a.served(), c.last)); c.ttl > 0 && gap > limit && a.enter.At < c.healed {
+			c.bad("I7", a.name(), show(a.enter, a.grant, a.giveUp),
+				"it waited for %v after all faults had healed: want at most %v", gap, limit)
+		}
 		if c.whole && a.grant == nil && a.ended() == forever {
 			c.bad("I7", a.name(), show(a.enter), "a waiter was neither served nor gave up before the end")
 		}

@@ -30,10 +30,11 @@ const (
 
 // Names of notes that have a meaning for the checkers.
 const (
-	NoteTTL   = "ttl"   // Value: the longest TTL that the server granted the Actor, or anybody, as time.Duration prints it
-	NoteEra   = "era"   // all sessions are closed, and new ones begin the next era
-	NoteStall = "stall" // Value: how long until now the process of the clients that are never killed or stopped did not run
-	NoteEnd   = "end"   // the run is over: everything is closed, and the watch has delivered everything
+	NoteTTL    = "ttl"    // Value: the longest TTL that the server granted the Actor, or anybody, as time.Duration prints it
+	NoteHealed = "healed" // all faults are healed: who waits now must be served in time
+	NoteEra    = "era"    // all sessions are closed, and new ones begin the next era
+	NoteStall  = "stall"  // Value: how long until now the process of the clients that are never killed or stopped did not run
+	NoteEnd    = "end"    // the run is over: everything is closed, and the watch has delivered everything
 )
 
 // UnfencedMark ends the name of a resource that does not look at tokens, the control of the resource with the name

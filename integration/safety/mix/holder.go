@@ -61,7 +61,7 @@ func serve(o order) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // nothing is written to it
 		close(draining)
-		time.AfterFunc(served, cancel)
+		time.AfterFunc(patience, cancel)
 	}()
 	client, err := dial(ctx, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: config, Username: o.User, Password: passwordOf(o.User), Logger: zap.NewNop(),

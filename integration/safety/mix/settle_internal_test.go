@@ -33,22 +33,6 @@ func requireComplaint(t *testing.T, r *round, invariant, text string) {
 	require.Contains(t, r.report.Violations[0].Text, text)
 }
 
-func TestRound_complainsOfAWaiterThatIsNotServed(t *testing.T) {
-	r := soonOver(t)
-	gaveUp := false
-	r.giveUp = func() { gaveUp = true }
-	r.tape.Record(history.Event{Kind: history.Enter, Op: 7, Actor: "client 1/worker 2", Name: "a"})
-	r.awaitServed(time.Millisecond)
-	requireComplaint(t, r, "I7", "op 7 of client 1/worker 2 for a")
-	require.True(t, gaveUp, "the waiters give up, so that the run can end")
-
-	gaveUp, r.report.Violations = false, nil
-	r.pulse.last.Store(int64(r.tape.Now() + time.Minute)) // the cluster is slow all the time
-	r.awaitServed(time.Millisecond)
-	require.Empty(t, r.report.Violations)
-	require.True(t, gaveUp)
-}
-
 func TestRound_complainsOfAnObserverThatStillSeesALeader(t *testing.T) {
 	r := soonOver(t)
 	_, stop := context.WithCancel(t.Context())

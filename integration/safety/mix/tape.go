@@ -115,13 +115,3 @@ func (t *tape) held(client string) (held []history.Event, changed <-chan struct{
 	}
 	return held, t.changed
 }
-
-func (t *tape) waiting() (waiters []string, changed <-chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, op := range slices.Sorted(maps.Keys(t.pending)) {
-		e := t.pending[op]
-		waiters = append(waiters, fmt.Sprintf("op %d of %s for %s since %v", op, e.Actor, e.Name, e.At.Round(time.Millisecond)))
-	}
-	return waiters, t.changed
-}
