@@ -22,18 +22,16 @@ const (
 // pulse makes each member commit no-ops all the time, for a plain client that no fault is aimed at. A cluster that
 // commits slowly serves all clients late, whatever the library does, so the history records a slow commit as a fault.
 type pulse struct {
-	tape   *tape
-	report *Report
-	peace  bool // slow commits are counted
-	stop   context.CancelFunc
-	wg     sync.WaitGroup
-	last   atomic.Int64 // when the last slow commit ended
+	tape *tape
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	last atomic.Int64 // when the last slow commit ended
 }
 
 // startPulse starts a pulse, which must end before its round: a history has each fault from its beginning to its end.
-func (r *run) startPulse(ctx context.Context, peace bool) *pulse {
+func (r *run) startPulse(ctx context.Context) *pulse {
 	ctx, stop := context.WithCancel(ctx)
-	p := &pulse{tape: r.tape, report: r.report, peace: peace, stop: stop}
+	p := &pulse{tape: r.tape, stop: stop}
 	p.last.Store(math.MinInt64)
 	for _, member := range r.members {
 		p.wg.Go(func() {
@@ -57,18 +55,13 @@ func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
 	fault := history.Event{At: p.tape.Now(), Kind: history.Fault, Fault: p.tape.ID(), Name: slowCluster, Target: "cluster"}
 	_, _ = member.Revoke(ctx, nobody) // there is no such lease
 	now := p.tape.Now()
-	took := now - fault.At
-	if took < slowCommit {
+	if now-fault.At < slowCommit {
 		return
 	}
 	p.tape.Record(fault)
 	fault.Kind, fault.At = history.Heal, now
 	p.tape.Record(fault)
 	p.last.Store(int64(now)) // roughly the last of all members
-	if p.peace {
-		p.report.count(slowCommits, 1)
-		p.report.longest(longestCommit, took)
-	}
 }
 
 // wasSlow reports whether a slow commit has ended after since.
@@ -82,8 +75,6 @@ func (r *run) heartbeat(ctx context.Context) {
 		sleep(ctx, beat)
 		now := time.Now()
 		if gap := now.Sub(last); gap > noted {
-			r.report.count(stalls, 1)
-			r.report.longest(longestStall, gap)
 			r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteStall, Value: gap.String()})
 		}
 		last = now

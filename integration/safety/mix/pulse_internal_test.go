@@ -19,7 +19,7 @@ func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
 	r.members = []*clientv3.Client{etcdtest.NewClient(t, []string{proxy.Addr()})}
 	r.tape.begin(t, r.number)
 	asked := r.tape.Now()
-	r.pulse = r.startPulse(t.Context(), true)
+	r.pulse = r.startPulse(t.Context())
 	defer r.pulse.end()
 	proxy.Answers.Hold()
 	require.Eventually(t, func() bool { return r.pulse.wasSlow(asked) }, time.Minute, time.Millisecond)
@@ -27,7 +27,6 @@ func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
 	require.Empty(t, r.report.Violations)
 	proxy.Answers.Pass()
 	r.pulse.end()
-	require.GreaterOrEqual(t, r.report.Counts[longestCommit], int(slowCommit.Milliseconds()))
 	r.complainUnserved(asked, "asked before the cluster was slow")
 	require.Empty(t, r.report.Violations)
 	r.complainUnserved(r.tape.Now()+ttl+1, "asked when the cluster is fast again")

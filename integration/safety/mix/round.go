@@ -63,7 +63,7 @@ func (run *run) newRound(ctx context.Context, number int) *round {
 	var err error
 	r.out, err = newWriter(run.tape, r.store.addr(), seed)
 	require.NoError(run.tb, err)
-	r.pulse = run.startPulse(ctx, false)
+	r.pulse = run.startPulse(ctx)
 	r.observe(ctx, seed)
 	patience, giveUp := context.WithCancel(ctx)
 	r.giveUp = giveUp
@@ -138,7 +138,7 @@ func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, n
 // that no key is left.
 func (r *round) settle(ctx context.Context) {
 	r.pulse.end() // a commit that a fault has lost must not excuse anything after the fault
-	r.pulse = r.startPulse(ctx, true)
+	r.pulse = r.startPulse(ctx)
 	defer r.pulse.end()
 	healed := time.Now()
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteHealed})
