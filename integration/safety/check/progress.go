@@ -41,6 +41,9 @@ func (c *checker) progress() {
 	calm := union(faults)
 	waiting, longest, limit := 0, time.Duration(0), 2*c.ttl+3*time.Second
 	for _, a := range c.ops {
+		if c.whole && a.ended() == forever {
+			c.bad("I7", a.name(), show(a.enter, a.grant, a.release), "it was neither served and released nor given up before the end")
+		}
 		if !a.waits() {
 			continue
 		}
@@ -48,9 +51,6 @@ func (c *checker) progress() {
 		if gap := calm.spare(max(a.enter.At, c.healed), min(a.served(), c.last)); c.ttl > 0 && gap > limit && a.enter.At < c.healed {
 			c.bad("I7", a.name(), show(a.enter, a.grant, a.giveUp),
 				"it waited for %v after all faults had healed: want at most %v", gap, limit)
-		}
-		if c.whole && a.grant == nil && a.ended() == forever {
-			c.bad("I7", a.name(), show(a.enter), "a waiter was neither served nor gave up before the end")
 		}
 		if a.alone() {
 			continue
