@@ -80,20 +80,13 @@ func serve(t *testing.T, s *grpcfence.Server, impl *service) testgrpc.TestServic
 // requireInfo checks a refusal's status and returns the metadata of its detail.
 func requireInfo(t *testing.T, err error, code codes.Code, reason string) map[string]string {
 	t.Helper()
-	gotCode, gotReason, md := refusal(t, err)
-	require.Equal(t, code, gotCode, "%v", err)
-	require.Equal(t, reason, gotReason)
-	return md
-}
-
-// refusal returns the code of a refusal and what its detail has.
-func refusal(t *testing.T, err error) (code codes.Code, reason string, md map[string]string) {
-	t.Helper()
 	st, ok := status.FromError(err)
 	require.True(t, ok, "%v", err)
+	require.Equal(t, code, st.Code(), "%v", err)
 	require.Len(t, st.Details(), 1)
 	info, ok := st.Details()[0].(*errdetails.ErrorInfo)
 	require.True(t, ok)
 	require.Equal(t, grpcfence.Domain, info.GetDomain())
-	return st.Code(), info.GetReason(), info.GetMetadata()
+	require.Equal(t, reason, info.GetReason())
+	return info.GetMetadata()
 }

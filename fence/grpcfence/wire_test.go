@@ -29,7 +29,6 @@ func TestStream_wire(t *testing.T) {
 // wire is a server with a client that sends it tokens.
 type wire struct {
 	streams bool // the calls are streams, not unary calls
-	t       *testing.T
 	server  *grpcfence.Server
 	handle  func(context.Context) error
 	client  testgrpc.TestServiceClient
@@ -60,7 +59,7 @@ func (w wire) start(t *testing.T, s fencetest.Server) fencetest.Client {
 		server, err = grpcfence.NewAtomicServer(named, s.Guard, opts)
 	}
 	require.NoError(t, err)
-	w.t, w.server, w.handle = t, server, s.Handle
+	w.server, w.handle = server, s.Handle
 	w.client = serve(t, server, &service{
 		unary:  func(ctx context.Context, _ *testgrpc.SimpleRequest) error { return s.Handle(ctx) },
 		stream: func(s testgrpc.TestService_FullDuplexCallServer) error { return w.handle(s.Context()) },
@@ -68,14 +67,14 @@ func (w wire) start(t *testing.T, s fencetest.Server) fencetest.Client {
 	return w
 }
 
-func (w wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
+func (w wire) Send(ctx context.Context, resource string, set fencetest.Set) error {
 	ctx = metadata.NewOutgoingContext(ctx, metadata.MD{
 		grpcfence.MetadataKey: set.Write, grpcfence.ReadMetadataKey: set.Read, grpcfence.LockMetadataKey: set.Lock,
 		"resource": {resource},
 	})
 	if !w.streams {
 		_, err := w.client.UnaryCall(ctx, new(testgrpc.SimpleRequest))
-		return w.outcome(err), err
+		return outcome(err)
 	}
 	stream, err := w.client.FullDuplexCall(ctx)
 	if err == nil {
@@ -84,10 +83,10 @@ func (w wire) Send(ctx context.Context, resource string, set fencetest.Set) (fen
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
-	return w.outcome(err), err
+	return outcome(err)
 }
 
-func (w wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
+func (w wire) ServeIn(server, client context.Context) error {
 	invoke := func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
 		md, _ := metadata.FromOutgoingContext(ctx)
 		ctx = metadata.NewIncomingContext(server, md)
@@ -100,7 +99,7 @@ func (w wire) ServeIn(server, client context.Context) (fencetest.Outcome, error)
 		return err
 	}
 	err := grpcfence.UnaryClient(metadata.AppendToOutgoingContext(client, "resource", "orders"), "", nil, nil, nil, invoke)
-	return w.outcome(err), err
+	return outcome(err)
 }
 
 // serverStream is a stream without messages.
@@ -111,30 +110,13 @@ type serverStream struct {
 
 func (s serverStream) Context() context.Context { return s.ctx }
 
-func (w wire) outcome(err error) fencetest.Outcome {
+func outcome(err error) error {
 	st := status.Convert(err)
-	if len(st.Details()) > 0 {
-		for outcome, want := range map[fencetest.Outcome]struct {
-			code   codes.Code
-			reason string
-		}{
-			fencetest.Stale:     {codes.FailedPrecondition, grpcfence.ReasonStale},
-			fencetest.OtherLock: {codes.FailedPrecondition, grpcfence.ReasonOtherLock},
-			fencetest.Missing:   {codes.FailedPrecondition, grpcfence.ReasonMissing},
-			fencetest.Invalid:   {codes.InvalidArgument, grpcfence.ReasonInvalid},
-		} {
-			if code, reason, _ := refusal(w.t, err); code == want.code && reason == want.reason {
-				return outcome
-			}
-		}
-		return -1
+	if err == nil || len(st.Details()) > 0 {
+		return err
 	}
-	outcome, known := map[codes.Code]fencetest.Outcome{
-		codes.OK: fencetest.Served, codes.Internal: fencetest.NoResource, codes.InvalidArgument: fencetest.LongResource,
-		codes.Unavailable: fencetest.Unchecked, codes.Canceled: fencetest.Ended,
-	}[st.Code()]
-	if !known {
-		return -1
-	}
-	return outcome
+	return errors.Join(err, map[codes.Code]error{
+		codes.Internal: fencetest.ErrNoResource, codes.InvalidArgument: fencetest.ErrLongResource,
+		codes.Unavailable: fencetest.ErrUnchecked, codes.Canceled: fencetest.ErrUnchecked,
+	}[st.Code()])
 }

@@ -3,7 +3,6 @@ package httpfence_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -46,14 +45,14 @@ func start(t *testing.T, s fencetest.Server) fencetest.Client {
 	return &wire{t, handler, client(t, server), server.URL}
 }
 
-func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) (fencetest.Outcome, error) {
+func (w *wire) Send(ctx context.Context, resource string, set fencetest.Set) error {
 	r := post(ctx, w.t, w.url)
 	r.Header.Set("Resource", resource)
 	r.Header[httpfence.Header], r.Header[httpfence.ReadHeader], r.Header[httpfence.LockHeader] = set.Write, set.Read, set.Lock
 	return w.outcome(w.client.Do(r))
 }
 
-func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error) {
+func (w *wire) ServeIn(server, client context.Context) error {
 	transport, err := httpfence.NewTransport(tripper(func(r *http.Request) (*http.Response, error) {
 		recorder := httptest.NewRecorder()
 		w.handler.ServeHTTP(recorder, r.WithContext(server))
@@ -62,42 +61,29 @@ func (w *wire) ServeIn(server, client context.Context) (fencetest.Outcome, error
 	require.NoError(w.t, err)
 	r := post(client, w.t, "http://server")
 	r.Header.Set("Resource", "orders")
-	outcome, err := w.outcome(transport.RoundTrip(r))
-	if outcome == fencetest.Unchecked && server.Err() != nil {
-		outcome = fencetest.Ended
-	}
-	return outcome, err
+	return w.outcome(transport.RoundTrip(r))
 }
 
 type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func (w *wire) outcome(resp *http.Response, err error) (fencetest.Outcome, error) {
+func (w *wire) outcome(resp *http.Response, err error) error {
 	if err != nil {
-		return -1, err
+		return err
 	}
 	err = httpfence.ReadError(resp)
 	body, readErr := io.ReadAll(resp.Body)
 	require.NoError(w.t, errors.Join(readErr, resp.Body.Close()))
 	if resp.StatusCode == http.StatusOK {
-		return fencetest.Served, err
+		return err
 	}
-	for outcome, want := range map[fencetest.Outcome]struct {
-		status int
-		kind   string
-	}{
-		fencetest.Stale:        {http.StatusPreconditionFailed, httpfence.TypeStale},
-		fencetest.OtherLock:    {http.StatusConflict, httpfence.TypeOtherLock},
-		fencetest.Missing:      {http.StatusPreconditionRequired, httpfence.TypeMissing},
-		fencetest.Invalid:      {http.StatusBadRequest, httpfence.TypeInvalid},
-		fencetest.NoResource:   {http.StatusInternalServerError, "about:blank"},
-		fencetest.LongResource: {http.StatusBadRequest, "about:blank"},
-		fencetest.Unchecked:    {http.StatusServiceUnavailable, "about:blank"},
-	} {
-		if resp.StatusCode == want.status && problemType(w.t, resp, string(body)) == want.kind {
-			return outcome, errors.Join(err, errors.New(string(body)))
-		}
+	if kind := problemType(w.t, resp, string(body)); kind == "about:blank" {
+		err = map[int]error{
+			http.StatusInternalServerError: fencetest.ErrNoResource,
+			http.StatusBadRequest:          fencetest.ErrLongResource,
+			http.StatusServiceUnavailable:  fencetest.ErrUnchecked,
+		}[resp.StatusCode]
 	}
-	return -1, fmt.Errorf("status %d: %s", resp.StatusCode, body)
+	return errors.Join(err, errors.New(string(body)))
 }
