@@ -1,7 +1,6 @@
 package sqlfence_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"strings"
@@ -37,12 +36,6 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 		token      fence.Token
 	}
 	at(t, each, func(t *testing.T, r *rig) {
-		carrying := func(v fencetest.Verb, c call) context.Context {
-			if c.lock == "" {
-				return v.Context(t.Context(), c.token)
-			}
-			return v.Context(t.Context(), c.token, c.lock)
-		}
 		for _, row := range []struct{ claim, comes call }{
 			{call{"Claim", "", older}, call{"Claim", "", newer}},
 			{call{"Claim", "", older}, call{"ClaimRead", "", newer}},
@@ -56,7 +49,7 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 					r.reset(t)
 					v, comer := verbs(r)[row.claim.verb], verbs(r)[row.comes.verb]
 					if first != 0 {
-						require.NoError(t, v.Call(carrying(v, call{token: first}), resource))
+						require.NoError(t, v.Call(holding(t, v, first, ""), resource))
 					}
 					before := r.marks(t, resource)
 					after, refused := before.After(comer, row.comes.token, row.comes.lock, false)
@@ -64,11 +57,11 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 					_, want := after.After(v, row.claim.token, row.claim.lock, false)
 					err := overtaken(t, r, log, func(f *adapter) error {
 						if v.Reads {
-							return f.claimRead(carrying(v, row.claim), resource)
+							return f.claimRead(holding(t, v, row.claim.token, row.claim.lock), resource)
 						}
-						return f.claim(carrying(v, row.claim), resource)
+						return f.claim(holding(t, v, row.claim.token, row.claim.lock), resource)
 					}, func() {
-						require.NoError(t, comer.Call(carrying(comer, row.comes), resource), "the other claim is announced")
+						require.NoError(t, comer.Call(holding(t, comer, row.comes.token, row.comes.lock), resource), "the other claim is announced")
 					})
 					fencetest.RequireRefusal(t, want, err, resource, fmt.Sprint(row, first))
 					require.Equal(t, after, r.marks(t, resource).Normal(), "the claim that was refused has raised its mark")

@@ -39,7 +39,7 @@ func (f form) checks() bool { return f != do && f != doShared }
 
 func (f form) shared() bool { return f == doShared || f == checkShared }
 
-// increment is one read-modify-write in a form, or a read under CheckRead.
+// increment is one read-modify-write in a form, or under CheckRead two reads of the same.
 func (r *rig) increment(ctx context.Context, how form, at func(step)) error {
 	_, err := r.incrementOn(ctx, resource, how, at)
 	return err
@@ -54,7 +54,11 @@ func (r *rig) incrementOn(ctx context.Context, resource string, how form, at fun
 		}
 		at(hasRead)
 		if how == checkRead {
-			return nil
+			again, err := read(ctx, tx)
+			if err == nil && again != n {
+				err = errChanged
+			}
+			return err
 		}
 		if err := write(ctx, tx, n, token); err != nil {
 			return err

@@ -13,38 +13,45 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// arrival is how a newer holder comes: with a claim, as the documents require, with a move to its lock, or with
-// neither.
+// arrival is how another holder comes, with the token of a lock: with a claim, as the documents require, with a move to
+// its lock, or with neither. Without a form it does no more.
 type arrival struct {
 	how           form
 	claims, moves bool
+	lock          string
 }
 
 var arrivals = []arrival{
 	{how: do, claims: true},
-	{how: do, moves: true},
+	{how: do, moves: true, lock: "ledger"},
 	{how: checkRead, claims: true},
 	{how: checkRead},
 	{how: do},
 	{how: doShared},
 	{how: check},
 	{how: checkShared},
+	{claims: true, lock: "report"},
+}
+
+func (a arrival) verb() fencetest.Verb {
+	return fencetest.Verb{Reads: a.how == checkRead, Moves: a.moves}
 }
 
 // arrive is the first transaction of a holder. It returns what it has read.
 func (r *rig) arrive(t *testing.T, token fence.Token, a arrival) (n int64, err error) {
 	t.Helper()
-	ctx, claim := as(t, token), r.claim
+	ctx, claim := holding(t, a.verb(), token, a.lock), r.claim
 	switch {
 	case a.how == checkRead:
-		ctx, claim = asReader(t, token), r.claimRead
+		claim = r.claimRead
 	case a.moves:
-		ctx, claim = of(t, "ledger", token), r.move
+		claim = r.move
 	}
 	if a.claims || a.moves {
-		if err := claim(ctx, resource); err != nil {
+		if err := claim(ctx, resource); err != nil || a.how == "" {
 			return 0, err
 		}
 	}
@@ -67,17 +74,6 @@ func persist(ctx context.Context, resource string, claim func(context.Context, s
 		}
 		if !transient(err) || ctx.Err() != nil {
 			return err
-		}
-	}
-}
-
-// everyStep calls test with each form and each step of it.
-func everyStep(test func(how form, when step)) {
-	for _, how := range forms {
-		for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
-			if when != begun || how.checks() { // Do begins and guards in one
-				test(how, when)
-			}
 		}
 	}
 }
@@ -119,57 +115,105 @@ func (r *rig) meets(t *testing.T, transaction func(at func(step)) error, when st
 	return err, <-answer
 }
 
-// incrementOf is a transaction for meets.
-func (r *rig) incrementOf(ctx context.Context, how form) func(at func(step)) error {
-	return func(at func(step)) error { return r.increment(ctx, how, at) }
-}
-
-// A newer writer or reader comes at every step of an older writer's transaction: it waits for the transaction, reads
-// what it has written, and later ones are refused.
-func TestMarks_newerHolderComesAtEveryStep(t *testing.T) {
+// Another holder comes at every step of the transaction of a writer or a reader: a newer writer or reader, a holder of
+// another lock, or one that moves the resource to its lock. It waits for the transaction and reads what that has written.
+// The first of the two is decided by the marks as they were, the second by what the first has left.
+func TestMarks_anotherComesAtEveryStep(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *rig) {
-		everyStep(func(how form, when step) {
-			for _, comes := range arrivals {
-				for _, first := range []bool{true, false} {
-					if first && r.snapshots() && how.checks() {
-						continue // there Check needs a claim, which makes the mark
+		for _, how := range append([]form{checkRead}, forms...) {
+			for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
+				for _, comes := range arrivals {
+					befores := []fencetest.Marks{{}, {Write: older}}
+					switch {
+					case when == begun && !how.checks(), how == checkRead && (when == hasWritten || comes.how == checkRead || comes.lock != ""):
+						continue // Do begins and guards in one; readers do not write and do not refuse each other
+					case comes.lock == "report":
+						befores = []fencetest.Marks{{Write: older}, {Write: older, Lock: "accounts"}}
+					case how == checkRead:
+						befores[1] = fencetest.Marks{Read: older}
 					}
-					name := fmt.Sprintf("%s, first mark %t, newer by %+v %s", how, first, comes, when)
-					t.Run(name, func(t *testing.T) { r.newerComes(t, how, comes, first, when) })
+					for _, before := range befores {
+						if before == (fencetest.Marks{}) && r.snapshots() && how.checks() {
+							continue // there a check needs a claim, which makes the mark
+						}
+						name := fmt.Sprintf("%s at %+v, then %+v %s", how, before, comes, when)
+						t.Run(name, func(t *testing.T) { r.anotherComes(t, how, before, comes, when) })
+					}
 				}
 			}
-		})
+		}
 	})
 }
 
-func (r *rig) newerComes(t *testing.T, how form, comes arrival, first bool, when step) {
+func (r *rig) anotherComes(t *testing.T, how form, before fencetest.Marks, comes arrival, when step) {
 	t.Helper()
 	r.reset(t)
-	if !first {
-		require.NoError(t, r.claim(as(t, older), resource))
+	v, lock, claim, m := fencetest.Verb{Reads: how == checkRead}, "", r.claim, waits
+	if v.Reads {
+		claim = r.claimRead
 	}
+	switch {
+	case comes.lock == "report":
+		lock, m = "accounts", mayPass // the claim may be refused by its look at the marks, without waiting
+	case v.Reads && r.journal == "wal" && before.Read != 0:
+		m = mustPass // the transaction keeps its snapshot
+	}
+	if before != (fencetest.Marks{}) {
+		require.NoError(t, claim(holding(t, v, older, before.Lock), resource))
+	}
+	ctx := holding(t, v, older, lock)
 	var n int64
-	err, arrived := r.meets(t, r.incrementOf(as(t, older), how), when, waits, func() (err error) {
+	err, arrived := r.meets(t, func(at func(step)) error { return r.increment(ctx, how, at) }, when, m, func() (err error) {
 		n, err = r.arrive(t, newer, comes)
 		return err
 	})
-	require.NoError(t, arrived, "the newer holder")
-	reads := comes.how == checkRead
-	accepted := int64(0)
-	if when.before() {
-		requireRefused(t, err, how, reads)
-	} else {
-		require.NoError(t, err, "the older holder was first")
-		accepted = 1
+	own := func(m fencetest.Marks) (fencetest.Marks, error) { return m.After(v, older, lock, false) }
+	other := func(m fencetest.Marks) (fencetest.Marks, error) {
+		return m.After(comes.verb(), newer, comes.lock, false)
 	}
-	require.Equal(t, accepted, n, "what the newer holder has read")
-	requireRefused(t, r.increment(as(t, older), how, nowhere), how, reads)
-	if !reads {
-		accepted++ // its own
+	var want, wantArrived error
+	after, written := before, int64(0)
+	if when.before() {
+		after, wantArrived = other(after)
+	}
+	if after, want = own(after); want == nil && !v.Reads {
+		written++
+	}
+	if !when.before() {
+		after, wantArrived = other(after)
+	}
+	requireOutcome(t, want, err, how)
+	fencetest.RequireRefusal(t, wantArrived, arrived, resource, "the other holder")
+	if wantArrived == nil && comes.how != "" {
+		require.Equal(t, written, n, "what the other holder has read")
+		if comes.how != checkRead {
+			written++
+		}
+	}
+	require.Equal(t, after, r.marks(t, resource).Normal())
+	_, want = own(after)
+	fencetest.RequireRefusal(t, want, claim(ctx, resource), resource, "a claim")
+	requireOutcome(t, want, r.increment(ctx, how, nowhere), how)
+	if want == nil && !v.Reads {
+		written++
 	}
 	got := r.row(t)
-	require.Equal(t, accepted, got.n)
+	require.Equal(t, written, got.n)
 	require.Zero(t, got.stale)
+	if v.Reads {
+		n, err := r.arrive(t, newer+1, arrival{how: checkRead, claims: true})
+		require.NoError(t, err)
+		require.Equal(t, written, n)
+	}
+}
+
+// requireOutcome compares the result of a transaction with the rule. Where it is to be refused, that of a check may have
+// failed instead: the caller begins again, and is refused then.
+func requireOutcome(t *testing.T, want, err error, how form) {
+	t.Helper()
+	if want == nil || !how.checks() || !transient(err) {
+		fencetest.RequireRefusal(t, want, err, resource, string(how))
+	}
 }
 
 // mustBeShut proves on SQLite, which does not show waiters, that a newer holder does not get in.
