@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -183,50 +182,6 @@ func TestMarks_History_pathsAndReaders(t *testing.T) {
 			"a/b 10 a 10s ", "a 20 b 10s ", "accounts 21 c 10s ",
 			"a 10 < 20 a", "accounts 10 < 20 a",
 		}, brief(history(t, r, sqlfence.Query{})))
-	})
-}
-
-// Many holders, each with a claim, a write and a refusal of the one before it: the trail has every tenure once, all but
-// the last superseded, and as many refusals as were returned.
-func TestMarks_History_underContention(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		audited(t, r)
-		const writers, each = 8, 10
-		claimed, refused := make(chan fence.Token, writers*each), make(chan error, writers*each)
-		var running sync.WaitGroup
-		for w := range writers {
-			running.Go(func() {
-				for i := range each {
-					token := fence.Token(1 + i*writers + w)
-					ctx := held(t, token, "w")
-					err := r.claim(ctx, resource)
-					if err == nil {
-						claimed <- token
-						err = r.do(ctx, resource, false, nothing)
-					}
-					if errors.Is(err, fence.ErrStale) {
-						refused <- err
-					} else if err != nil {
-						t.Errorf("token %d: %v", token, err)
-					}
-				}
-			})
-		}
-		running.Wait()
-		close(claimed)
-		tenures, refusals := history(t, r, sqlfence.Query{})
-		require.Len(t, refusals, len(refused))
-		causes := map[fence.Token]audit.Cause{}
-		for token := range claimed {
-			causes[token] = audit.CauseSuperseded
-		}
-		causes[writers*each] = ""
-		require.Len(t, tenures, len(causes))
-		for _, e := range tenures {
-			require.Equal(t, causes[e.Token], e.Cause, "token %d", e.Token)
-			delete(causes, e.Token)
-		}
-		require.Empty(t, causes)
 	})
 }
 

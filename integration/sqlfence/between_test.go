@@ -29,7 +29,8 @@ func overtaken(t *testing.T, r *rig, log string, claim func(*adapter) error, the
 }
 
 // Between a claim's look at the marks and its raise, another claim comes and refuses it: a writer's or a reader's with
-// a newer token, or one of another lock where the resource followed none. The refused claim raises nothing.
+// a newer token, or one of another lock where the resource followed none. The refused claim raises nothing and has no
+// tenure.
 func TestMarks_claimsOvertaken(t *testing.T) {
 	type call struct {
 		verb, lock string
@@ -65,6 +66,15 @@ func TestMarks_claimsOvertaken(t *testing.T) {
 					})
 					fencetest.RequireRefusal(t, want, err, resource, fmt.Sprint(row, first))
 					require.Equal(t, after, r.marks(t, resource).Normal(), "the claim that was refused has raised its mark")
+					if log != "" {
+						audited(t, r)
+						tenures, refusals := history(t, r, sqlfence.Query{})
+						require.Empty(t, tenures, "the claim that was refused has a tenure")
+						_, stale := want.(*fence.StaleError) //nolint:errorlint // the rule's own
+						require.Equal(t, stale && !v.Reads, len(refusals) == 1)
+						r.must(t, "DELETE FROM fencing_token_log_refused")
+						r.adapter = r.with(t, sqlfence.Options{Attempts: 50})
+					}
 					if row.comes.lock == "" {
 						continue
 					}

@@ -17,7 +17,7 @@ import (
 )
 
 // Readers and writers overlap in all forms, through both libraries, at all levels of the store and in all of pgx's
-// modes at once. Their calls are cancelled at random.
+// modes at once, with an audit trail. Their calls are cancelled at random.
 func TestMarks_random(t *testing.T) {
 	all := append([]place(nil), places...)
 	for mode := pgx.QueryExecModeCacheStatement; mode <= pgx.QueryExecModeSimpleProtocol; mode++ {
@@ -40,8 +40,8 @@ func TestMarks_random(t *testing.T) {
 				r := newRigOn(t, p, first.store)
 				if !p.pgx {
 					r.db = first.db
-					r.adapter = r.with(t, sqlfence.Options{Attempts: 50})
 				}
+				audited(t, r)
 				for _, how := range forms {
 					s.Forms = append(s.Forms, r.appendAs(how))
 				}
