@@ -48,41 +48,6 @@ func TestSession_Lock_contextEnds(t *testing.T) {
 	}
 }
 
-// answering calls after with each answer to a transaction, before the caller gets it.
-type answering struct {
-	clientv3.KV
-
-	after func(*clientv3.TxnResponse)
-}
-
-func (a answering) Txn(ctx context.Context) clientv3.Txn { return answeringTxn{a.KV.Txn(ctx), a.after} }
-
-type answeringTxn struct {
-	clientv3.Txn
-
-	after func(*clientv3.TxnResponse)
-}
-
-func (x answeringTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	return answeringTxn{x.Txn.If(cs...), x.after}
-}
-
-func (x answeringTxn) Then(os ...clientv3.Op) clientv3.Txn {
-	return answeringTxn{x.Txn.Then(os...), x.after}
-}
-
-func (x answeringTxn) Else(os ...clientv3.Op) clientv3.Txn {
-	return answeringTxn{x.Txn.Else(os...), x.after}
-}
-
-func (x answeringTxn) Commit() (*clientv3.TxnResponse, error) {
-	resp, err := x.Txn.Commit()
-	if err == nil {
-		x.after(resp)
-	}
-	return resp, err
-}
-
 // A context may end with any cause, such as an error of etcd about something else. It does not end the session's lease, and
 // the error does not explain it.
 func TestSession_Lock_contextEndsWithAnErrorOfEtcd(t *testing.T) {
@@ -108,7 +73,7 @@ func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
 		mine := errors.New("mine")
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			e.c.KV = answering{e.c.KV, func(*clientv3.TxnResponse) { cancel(mine) }}
+			e.c.EditAnswers(func(fakeetcd.Method, any) { cancel(mine) })
 			_, err := take(ctx, "a")
 			require.ErrorIs(t, err, mine)
 			synctest.Wait()
@@ -120,7 +85,11 @@ func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
 // A revision that no token can hold is an error, and the key is deleted.
 func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		e.c.KV = answering{e.c.KV, func(resp *clientv3.TxnResponse) { resp.Header.Revision = 1 << 48 }}
+		e.c.EditAnswers(func(_ fakeetcd.Method, answer any) {
+			if resp, ok := answer.(*pb.TxnResponse); ok {
+				resp.Header.Revision = 1 << 48
+			}
+		})
 		_, err := e.s.TryLock(t.Context(), "a")
 		require.ErrorIs(t, err, fence.ErrInvalidToken)
 		synctest.Wait()

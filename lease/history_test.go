@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -24,48 +24,16 @@ import (
 // may come from any member, are also lower by lag.
 type restored struct{ back, lag atomic.Int64 }
 
-func (r *restored) put(client *fakeetcd.Client) {
-	client.KV = restoredKV{client.KV, r}
-	client.Lease = restoredLease{client.Lease, r}
-}
-
-type restoredKV struct {
-	clientv3.KV
-	r *restored
-}
-
-func (k restoredKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	resp, err := k.KV.Get(ctx, key, opts...)
-	if err == nil {
-		resp.Header.Revision -= k.r.back.Load()
+// edit is for [fakeetcd.Client.EditAnswers].
+func (r *restored) edit(m fakeetcd.Method, answer any) {
+	resp, ok := answer.(interface{ GetHeader() *pb.ResponseHeader })
+	if !ok {
+		return
 	}
-	return resp, err
-}
-
-func (k restoredKV) Txn(ctx context.Context) clientv3.Txn {
-	return answeringTxn{k.KV.Txn(ctx), func(resp *clientv3.TxnResponse) { resp.Header.Revision -= k.r.back.Load() }}
-}
-
-type restoredLease struct {
-	clientv3.Lease
-	r *restored
-}
-
-func (l restoredLease) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
-	back := l.r.back.Load() // as the request is sent
-	resp, err := l.Lease.Grant(ctx, ttl)
-	if err == nil {
-		resp.Revision -= back
+	resp.GetHeader().Revision -= r.back.Load()
+	if m == fakeetcd.KeepAliveOnce {
+		resp.GetHeader().Revision -= r.lag.Load()
 	}
-	return resp, err
-}
-
-func (l restoredLease) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
-	resp, err := l.Lease.KeepAliveOnce(ctx, id)
-	if err == nil {
-		resp.Revision -= l.r.back.Load() + l.r.lag.Load()
-	}
-	return resp, err
 }
 
 // startRestored starts a session on a server with some history, whose revisions can be moved back.
@@ -76,7 +44,7 @@ func startRestored(t *testing.T, opts lease.Options) (*env, *restored) {
 		srv.Put("other", "")
 	}
 	r := &restored{}
-	return open(t, srv, opts, r.put), r
+	return open(t, srv, opts, func(c *fakeetcd.Client) { c.EditAnswers(r.edit) }), r
 }
 
 func TestSession_endsWhenRevisionsGoBack(t *testing.T) {

@@ -34,6 +34,7 @@ type Client struct {
 
 	// Guarded by the server's mutex.
 	rules      []*rule
+	edit       func(m Method, answer any)
 	cut        bool
 	restored   chan struct{}      // closed at the end of the present cut
 	keepAlives []*keepAliveStream // all that were opened, without those of KeepAliveOnce
@@ -78,6 +79,14 @@ func (c *Client) Restore() {
 		c.cut = false
 		close(c.restored)
 	}
+}
+
+// EditAnswers makes the client's answers pass through f, which may change them, as the server gives them. They are
+// protobuf responses, such as *pb.TxnResponse. f must not call the server or a client.
+func (c *Client) EditAnswers(f func(m Method, answer any)) {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	c.edit = f
 }
 
 // Calls returns what this client has sent so far, oldest first. Any means every method.

@@ -68,6 +68,9 @@ func (x *exchange[T]) serve() outcome[T] {
 		x.call.Acted = time.Now()
 		x.c.srv.signal()
 	}
+	if err == nil && x.c.edit != nil {
+		x.c.edit(x.call.Method, v)
+	}
 	return outcome[T]{v, err}
 }
 
