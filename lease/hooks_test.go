@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -218,32 +219,45 @@ func TestHooks_ofTheLease(t *testing.T) {
 		e.at(e.now() + lateFor)
 		lines = h.take()
 		require.Equal(t, "to clean up: 0", lines[len(lines)-1])
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
+		require.Error(t, second(e.s.Lock(timeout(t, time.Second), "a")))
+		l := e.lock(t, "b")
 		require.NoError(t, e.s.Close(t.Context()))
 		lines = h.take()
-		require.Equal(t, "lost", lines[len(lines)-1])
+		require.Equal(t, []string{"to clean up: 0", "lost"}, lines[len(lines)-2:])
+		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrClosed)
+		require.Empty(t, h.take(), "once the session is closed, it has no key to clean up")
 	})
 }
 
-// A hook that does not return blocks its own caller, and nothing else.
+// A hook or a log handler that does not return blocks its own caller, and nothing else. Close leaves nothing running but
+// that.
 func TestHooks_thatBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
+		release, slow := make(chan struct{}), make(chan struct{})
 		block := func() { <-release }
-		e := start(t, lease.Options{Hooks: &lease.Hooks{
+		e := start(t, lease.Options{Logger: slog.New(stuck{slog.DiscardHandler, release}), Hooks: &lease.Hooks{
 			Renewed:      func(lease.Renewal) { block() },
 			StateChanged: func(lease.Status) { block() },
 			CleanUp:      func(clientv3.LeaseID, int) { block() },
 			Lost:         func(context.Context, lease.Hold, *lease.LostError) { block() },
 			AcquireEnd: func(_ context.Context, a lease.Acquisition, _ lease.Acquired) {
 				if a.Names[0] == "slow" {
-					block()
+					<-slow
 				}
 			},
 		}})
 		t.Cleanup(func() { close(release) })
+		goOn := sync.OnceFunc(func() { close(slow) })
+		t.Cleanup(goOn)
 		go func() { _, _ = e.s.Lock(t.Context(), "slow") }()
 		l := e.lock(t, "a")
 		end := e.ended(l)
+		e.at(third - 1)
+		e.c.Cut()
+		e.at(third + patience)
+		require.Equal(t, lease.StateJeopardy, e.s.Status().State)
+		e.c.Restore()
 		e.at(10 * ttl)
 		require.NoError(t, l.Err(), "it is renewed")
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: errDenied})
@@ -252,6 +266,11 @@ func TestHooks_thatBlock(t *testing.T) {
 		require.Less(t, lost, 11*ttl)
 		e.c.Reset()
 		require.NoError(t, e.lock(t, "b").Unlock(t.Context()))
+		goOn()
+		closing := e.now()
+		require.NoError(t, e.s.Close(timeout(t, time.Second)))
+		require.LessOrEqual(t, e.now()-closing, time.Second)
+		require.Empty(t, e.leaseIDs())
 	})
 }
 
@@ -282,45 +301,6 @@ func TestHooks_reportTheLastState(t *testing.T) {
 		lines := h.take()
 		require.ElementsMatch(t, []string{"lost", "0 keys"}, lines[len(lines)-2:], "%v", lines)
 	})
-}
-
-// Once a session is closed it has no key to clean up, on none of its leases.
-func TestHooks_CleanUp_afterClose(t *testing.T) {
-	for name, play := range map[string]func(t *testing.T, e *env){
-		"a lock is unlocked after it": func(t *testing.T, e *env) {
-			t.Helper()
-			l := e.lock(t, "a")
-			require.NoError(t, e.s.Close(t.Context()))
-			require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrClosed)
-		},
-		"the lease was revoked": func(t *testing.T, e *env) {
-			t.Helper()
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
-			require.Error(t, second(e.s.Lock(timeout(t, time.Second), "late")))
-			e.at(time.Minute) // until the reaper looks again only after minutes
-			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-			e.at(2 * time.Minute)
-			require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
-			require.NoError(t, e.s.Close(t.Context()))
-		},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			var mu sync.Mutex
-			left := map[clientv3.LeaseID]int{}
-			e := start(t, lease.Options{Hooks: &lease.Hooks{CleanUp: func(id clientv3.LeaseID, keys int) {
-				mu.Lock()
-				defer mu.Unlock()
-				left[id] = keys
-			}}})
-			play(t, e)
-			time.Sleep(time.Second)
-			mu.Lock()
-			defer mu.Unlock()
-			for id, keys := range left {
-				require.Zero(t, keys, "%x", id)
-			}
-		})
-	}
 }
 
 // Joined hooks are all called, in order. Each AcquireStart gets the previous one's context, and the other calls get the

@@ -33,38 +33,6 @@ func (h stuck) WithAttrs([]slog.Attr) slog.Handler {
 	return h
 }
 
-// startStuck is start with a logger that blocks until the test ends.
-func startStuck(t *testing.T) *env {
-	t.Helper()
-	log := stuck{slog.DiscardHandler, make(chan struct{})}
-	e := start(t, lease.Options{Logger: slog.New(log)})
-	t.Cleanup(func() { close(log.release) })
-	return e
-}
-
-// Renewals, a new lease and Close do not wait for a log handler either. Close leaves nothing running except the
-// caller's handler.
-func TestSession_goesOnThoughTheLoggerBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := startStuck(t)
-		l := e.lock(t, "a")
-		e.at(third - 1)
-		e.c.Cut()
-		e.at(third + patience) // in jeopardy
-		require.Equal(t, lease.StateJeopardy, e.s.Status().State)
-		e.c.Restore()
-		e.at(3 * ttl)
-		requireLive(t, l)
-		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-		e.at(4 * ttl)
-		e.lock(t, "b")
-		closing := time.Now()
-		require.NoError(t, e.s.Close(timeout(t, time.Second)))
-		require.LessOrEqual(t, time.Since(closing), time.Second)
-		require.Empty(t, e.leaseIDs())
-	})
-}
-
 // deaf is a lease client whose requests ignore their context.
 type deaf struct {
 	clientv3.Lease
