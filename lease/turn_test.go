@@ -67,30 +67,6 @@ func TestTurns_order(t *testing.T) {
 	})
 }
 
-// Unlock and the next grant in the session are one commit, without delay.
-func TestTurns_handOverIsOneCommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const turns = 50
-		e, l, waiting := startLine(t, lease.Options{}, turns)
-		require.Len(t, e.c.Calls(fakeetcd.Any), 2, "the grant of the lease and one to enter")
-		for i, next := range waiting {
-			rev, key := e.srv.Rev(), l.Key()
-			require.NoError(t, l.Unlock(t.Context()))
-			got := granted(t, next)
-			require.Zero(t, got.at)
-			require.Equal(t, rev+1, e.srv.Rev())
-			require.Equal(t, fence.Token(rev+1), got.lock.Token())
-			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-			require.NotEqual(t, key, got.lock.Key(), "a request of the old hold must not meet the new one's key")
-			require.Len(t, e.c.Calls(fakeetcd.Any), 3+i)
-			l = got.lock
-		}
-		require.NoError(t, l.Unlock(t.Context()))
-		require.Len(t, e.c.Calls(fakeetcd.Any), 3+turns)
-		require.Empty(t, e.keys(""))
-	})
-}
-
 // A session that hands over to itself does not delay others: its next caller goes to the back of etcd's queue.
 func TestTurns_othersComeInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +96,8 @@ func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
 	return got
 }
 
-// However many callers wait in a process, one of them stands in etcd's queue, and none sends requests while it waits.
+// However many callers wait in a process, one of them stands in etcd's queue, and none sends requests while it waits. A
+// release takes one request.
 func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 1000
@@ -138,18 +115,22 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 		require.Equal(t, before, idle())
 
 		require.NoError(t, l.Unlock(t.Context()))
-		token := l.Token()
+		token, key := l.Token(), l.Key()
 		for i := range waiters {
-			before := idle()
-			next := granted(t, got)
-			require.Greater(t, next.lock.Token(), token)
-			token = next.lock.Token()
-			require.Len(t, a.keys(""), 1)
-			require.NoError(t, next.lock.Unlock(t.Context()))
-			if i > 0 { // the first also ends the watches
+			next := granted(t, got).lock
+			require.Greater(t, next.Token(), token)
+			require.NotEqual(t, key, next.Key(), "a request of the old hold must not meet the new one's key")
+			token, key = next.Token(), next.Key()
+			require.Equal(t, []string{key}, a.keys(""))
+			before, rev := idle(), a.srv.Rev()
+			require.NoError(t, next.Unlock(t.Context()))
+			require.Equal(t, rev+1, a.srv.Rev(), "Unlock and the next grant are one commit")
+			if i > 0 { // before that, token is of the first in etcd's queue; and the first release also ends the watches
+				require.Equal(t, fence.Token(rev), token)
 				require.Equal(t, before+1, idle(), "requests for a release")
 			}
 		}
+		require.Equal(t, time.Hour, a.now(), "without delay")
 		require.Empty(t, a.keys(""))
 	})
 }
