@@ -220,7 +220,8 @@ func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// Many releases that are refused one after the other are one line in the log.
+// Unlock returns a refusal, and the reaper tries again after a third of the TTL. Many releases that are refused one after
+// the other are one line in the log.
 func TestReaper_logsSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -234,7 +235,12 @@ func TestReaper_logsSeldom(t *testing.T) {
 			require.ErrorIs(t, l.Unlock(t.Context()), rpctypes.ErrPermissionDenied)
 			time.Sleep(time.Second / 10)
 		}
+		require.Equal(t, 2*time.Second, e.now(), "at once")
+		e.at(third - 1)
+		require.Len(t, e.keys("a/"), 20)
 		e.c.Reset()
+		e.at(third)
+		require.Empty(t, e.keys("a/"))
 		require.NoError(t, e.s.Close(t.Context())) // writes the log
 		require.Equal(t, 1, strings.Count(log.String(), "not deleted yet"))
 	})

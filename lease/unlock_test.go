@@ -118,21 +118,6 @@ func TestLock_Unlock_onTheContextOfAnother(t *testing.T) {
 	})
 }
 
-// Unlock returns a refusal; the reaper keeps trying.
-func TestLock_Unlock_refused(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		l := e.lock(t, "a")
-		restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
-		require.ErrorContains(t, l.Unlock(t.Context()), "permission denied")
-		require.Zero(t, e.now())
-		e.at(third - time.Second)
-		require.Len(t, e.keys(""), 1)
-		restore()
-		e.at(third)
-		require.Empty(t, e.keys(""))
-	})
-}
-
 // Unlock ends with its context even while it asks for the reason of a loss.
 func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
