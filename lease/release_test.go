@@ -53,24 +53,6 @@ func TestRelease_asksAHolder(t *testing.T) {
 	}
 }
 
-// Keys without a watch are read periodically, so their holders learn of the request too.
-func TestRelease_asked_oneOfVeryMany(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		var locks []*lease.Lock
-		for i := range 300 {
-			locks = append(locks, e.lock(t, "n"+strconv.Itoa(i)))
-		}
-		e.at(time.Minute)
-		for _, l := range locks {
-			e.release(t, l.Name(), lease.ReleaseOptions{})
-		}
-		e.at(time.Minute + third + attempt)
-		for _, l := range locks {
-			require.Equal(t, lease.ErrAskedToRelease, l.Err())
-		}
-	})
-}
-
 // A holder that is cut off learns of the request when it reconnects. If its deadline passes first, it reports the loss.
 func TestRelease_asked_cutOff(t *testing.T) {
 	for _, back := range []time.Duration{15 * time.Second, time.Minute} {
