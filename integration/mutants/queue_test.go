@@ -286,7 +286,7 @@ var queueMutants = table{
 	"internal/queue/guard.go": {
 		"Guards: its own put ends a handle": {
 			"case gone, ev.Kv.ModRevision [-<=-]{+<+} e.Rev:",
-			killer{inQueue, "TestGuards_areNotFooledByTheirOwnPut", `g.requireNotices(t)`},
+			killer{inQueue, "TestGuards_staleEvents", `g.requireNotices(t)`},
 		},
 		"Guards: an event of an earlier use of a key counts for the present one": {
 			"case gone[-, ev.Kv.ModRevision <= e.Rev-]:",

@@ -88,25 +88,6 @@ func (e *env) meet(t *testing.T) {
 	e.leave(t, q)
 }
 
-// An entry uses the key of another one that leaves in the same batch. etcd refuses to delete and put a key in one
-// transaction, so the two are sent again separately.
-func TestQueue_Enter_againSharedWithLeave(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		e.meet(t)
-		first := e.enter(t, "1")
-		var second place
-		var err error
-		require.Equal(t, 2, e.together(t,
-			func(ctx context.Context) { _, _ = e.Leave(e.once(ctx), first.Entry) },
-			func(ctx context.Context) { second.Entry, second.ahead, err = e.Enter(e.once(ctx), e.entry("1"), "1") },
-		))
-		require.NoError(t, err)
-		require.True(t, second.ahead.None)
-		require.Greater(t, second.Rev, first.Rev)
-		require.Equal(t, second.Rev, e.srv.Keys(first.Key)[0].CreateRevision)
-	})
-}
-
 // In a shared commit all comparisons come before the operations of the others.
 func TestQueue_TryEnter_sharedWithLeave(t *testing.T) {
 	for name, leavesFirst := range map[string]bool{"leaves, enters": true, "enters, leaves": false} {

@@ -204,23 +204,3 @@ func TestGuards_youngEntriesAreNotWatched(t *testing.T) {
 		require.Equal(t, calls, e.requests())
 	})
 }
-
-// A watch that the client resumes begins at the revision at which it was opened. If that is the revision of the
-// entry's put, the watch shows the put.
-func TestGuards_areNotFooledByTheirOwnPut(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		g := e.guards(t)
-		p := e.enter(t, "x")
-		g.add(p)
-		for i := range 3 {
-			e.at(time.Duration(i+1) * time.Second)
-			e.c.BreakWatches(fakeetcd.ErrUnavailable)
-		}
-		e.at(4 * time.Second)
-		g.requireNotices(t)
-		require.Len(t, e.c.Calls(fakeetcd.Watch), 4)
-		require.True(t, e.srv.Delete(p.Key))
-		synctest.Wait()
-		g.requireNotices(t, deleted(p))
-	})
-}
