@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -280,6 +282,26 @@ func TestSession_Close_boundedWhileAskingWhy(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Equal(t, time.Second, e.now())
+	})
+}
+
+// slowly is a log that takes 20 ms for a line.
+type slowly struct{ strings.Builder }
+
+func (w *slowly) Write(line []byte) (int, error) {
+	time.Sleep(20 * time.Millisecond)
+	return w.Builder.Write(line)
+}
+
+// Close returns when a slow log has the last lines.
+func TestSession_Close_writesTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log slowly
+		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
+		e.lock(t, "a")
+		require.NoError(t, e.s.Close(t.Context()))
+		require.Contains(t, log.String(), "new lease")
 	})
 }
 
