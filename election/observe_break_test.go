@@ -125,53 +125,48 @@ func TestObserve_compactionAfterANewObserver(t *testing.T) {
 	})
 }
 
-// A restored cluster has no leader, and may have passed the revision that was seen last or not. Observe notices the
-// restore, yields nobody, and then the next leader, whose token may be smaller.
+// A restored cluster may have passed the revision that was seen last or not. Observe notices the restore, and yields its
+// leader, also one that is older than one that was seen, as after a restore with --bump-revision and --mark-compacted, or
+// nobody, and then the next leader, whose token may be smaller.
 func TestObserve_restored(t *testing.T) {
-	for name, further := range map[string]int{"further on": 100, "behind": 0} {
+	for name, tc := range map[string]struct {
+		further int
+		leads   bool // somebody leads the restored cluster, and its history is compacted
+	}{
+		"further on": {100, false}, "behind": {0, false}, "with a bump": {100, true},
+	} {
 		inBubble(t, name, func(t *testing.T) {
 			s, after := newStage(t), newStage(t)
 			restore := s.c.Restorable(after.c.Client)
 			a := observe(t, s.c, "n")
 			a.sees(t, none)
+			older := none
+			if tc.leads {
+				older = after.stands(t, "older")
+			}
 			s.srv.Put("other", "")
 			first := s.stands(t, "first")
+			require.Greater(t, first.Revision, older.Revision)
 			a.sees(t, first)
-			for range further {
+			if tc.leads {
+				s.dies(t, first)
+				a.sees(t, none)
+			}
+			for range tc.further {
 				after.srv.Put("other", "")
+			}
+			if tc.leads {
+				require.NoError(t, after.srv.Compact(after.srv.Rev()))
 			}
 			restore()
 			s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
 			time.Sleep(10 * time.Second)
-			a.sees(t, none)
-			next := after.stands(t, "next")
-			time.Sleep(catchUp)
-			a.sees(t, next)
+			a.sees(t, older)
+			if !tc.leads {
+				next := after.stands(t, "next")
+				time.Sleep(catchUp)
+				a.sees(t, next)
+			}
 		})
 	}
-}
-
-// A cluster that was restored with --bump-revision and --mark-compacted may have a leader that is older than one that
-// was seen. Observe yields it.
-func TestObserve_restoredWithABump(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, after := newStage(t), newStage(t)
-		restore := s.c.Restorable(after.c.Client)
-		older := after.stands(t, "older")
-		s.srv.Put("other", "")
-		first := s.stands(t, "first")
-		require.Greater(t, first.Revision, older.Revision)
-		a := observe(t, s.c, "n")
-		a.sees(t, first)
-		s.dies(t, first)
-		a.sees(t, none)
-		for range 100 {
-			after.srv.Put("other", "")
-		}
-		require.NoError(t, after.srv.Compact(after.srv.Rev()))
-		restore()
-		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
-		time.Sleep(10 * time.Second)
-		a.sees(t, older)
-	})
 }

@@ -68,17 +68,8 @@ func mutexPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	tb.Helper()
 	client := srv.Client(tb)
 	return interopPeer{"concurrency.Mutex", func(ctx context.Context, name string) (interopHold, error) {
-		s, err := concurrency.NewSession(client)
-		if err != nil {
-			return interopHold{}, err
-		}
-		m := concurrency.NewMutex(s, name)
-		if err := m.Lock(ctx); err != nil {
-			return interopHold{}, errors.Join(err, s.Close())
-		}
-		return interopHold{key: m.Key(), unlock: func(ctx context.Context) error {
-			return errors.Join(m.Unlock(ctx), s.Close())
-		}}, nil
+		m := concurrency.NewMutex(newEtcdSession(tb, client), name)
+		return heldBy(m, m.Lock(ctx), (*concurrency.Mutex).Unlock)
 	}}
 }
 

@@ -1,7 +1,6 @@
 package fakeetcd_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,13 +19,6 @@ func start(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
 	srv := fakeetcd.New()
 	t.Cleanup(srv.Close)
 	return srv, srv.NewClient(t.Context())
-}
-
-func timeout(t *testing.T, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func put(t *testing.T, c *fakeetcd.Client, key, val string, opts ...clientv3.OpOption) int64 {
@@ -49,46 +41,6 @@ func keyNames(srv *fakeetcd.Server, prefix string) []string {
 		names = append(names, string(kv.Key))
 	}
 	return names
-}
-
-func tryPut(ctx context.Context, c *fakeetcd.Client) (took time.Duration, err error) {
-	began := time.Now()
-	_, err = c.Put(ctx, "a", "")
-	return time.Since(began), err
-}
-
-func TestClient_Cut_holdsCallsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		lease := grant(t, c, 60)
-		c.Cut()
-		c.Cut()
-		_, err := tryPut(timeout(t, time.Second), c)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-
-		done := make(chan error, 2)
-		go func() {
-			_, err := c.KeepAliveOnce(t.Context(), lease)
-			done <- err
-		}()
-		go func() {
-			_, err := c.Put(t.Context(), "b", "", clientv3.WithLease(lease))
-			done <- err
-		}()
-		_, err = tryPut(t.Context(), srv.NewClient(t.Context()))
-		require.NoError(t, err, "the link is the client's own")
-		require.True(t, srv.Delete("a"))
-		time.Sleep(10 * time.Second)
-		require.Empty(t, done)
-		require.Empty(t, srv.Keys(""))
-
-		c.Restore()
-		c.Restore()
-		require.NoError(t, <-done)
-		require.NoError(t, <-done)
-		require.Equal(t, []string{"b"}, keyNames(srv, ""), "the request whose caller gave up is gone")
-		require.Equal(t, time.Minute, time.Until(srv.Leases()[0].Expiry))
-	})
 }
 
 func TestLease_expiresAtTheScanAfterItsTTL(t *testing.T) {
