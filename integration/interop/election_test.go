@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
@@ -123,13 +122,6 @@ func mustLead(t *testing.T, s *lease.Session, name string, opts election.Options
 	return l
 }
 
-func leaderOf(kv *mvccpb.KeyValue) election.Leader {
-	return election.Leader{
-		Value: string(kv.Value), Revision: kv.CreateRevision,
-		Key: string(kv.Key), Lease: clientv3.LeaseID(kv.Lease),
-	}
-}
-
 // values returns the values of leaders; "" stands for no leader.
 func values(leaders []election.Leader) []string {
 	list := make([]string, len(leaders))
@@ -146,7 +138,7 @@ func requireLeader(
 	t.Helper()
 	kvs := srv.KeyValues(t, key)
 	require.Len(t, kvs, 1)
-	want := leaderOf(kvs[0])
+	want := election.Leader{Value: value, Revision: kvs[0].CreateRevision, Key: key, Lease: clientv3.LeaseID(kvs[0].Lease)}
 	require.Equal(t, value, string(kvs[0].Value))
 	got, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
 	require.NoError(t, err)
