@@ -191,14 +191,10 @@ func (a *app) reach(ctx context.Context, client *clientv3.Client, name string) e
 	return caused(ctx, err)
 }
 
-// bounded returns a context that ends after --command-timeout.
+// bounded returns a context that ends after --command-timeout. Its cause then is that etcd has not answered.
 func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return within(ctx, a.etcd.commandTimeout, a.etcd.endpoints)
-}
-
-// within bounds ctx by d, which is --command-timeout. Its cause then is that etcd has not answered.
-func within(ctx context.Context, d time.Duration, endpoints []string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w, or not in full (--command-timeout)", silent(d, endpoints)))
+	cause := fmt.Errorf("%w, or not in full (--command-timeout)", silent(a.etcd.commandTimeout, a.etcd.endpoints))
+	return context.WithTimeoutCause(ctx, a.etcd.commandTimeout, cause)
 }
 
 func silent(d time.Duration, endpoints []string) error {

@@ -96,8 +96,8 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 	}
 
 	signals := process.CatchSignals()
-	h := newHub(ctx, client, u, a.etcd.commandTimeout, kept)
-	pages := &uiServer{hub: h, write: u.write, local: local, token: token, etcd: a.etcd.endpoints, say: a.say, streams: make(chan struct{}, mostStreams)}
+	h := a.newHub(ctx, client, u, kept)
+	pages := &uiServer{hub: h, write: u.write, local: local, token: token, say: a.say, streams: make(chan struct{}, mostStreams)}
 	server := &http.Server{
 		Handler: pages.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}

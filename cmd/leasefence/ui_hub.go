@@ -22,11 +22,11 @@ const (
 
 // hub reads etcd once for all browsers.
 type hub struct {
-	client  *clientv3.Client
-	prefix  string
-	every   time.Duration
-	longest time.Duration // --command-timeout
-	trail   *trail        // nil without --audit
+	app    *app
+	client *clientv3.Client
+	prefix string
+	every  time.Duration
+	trail  *trail // nil without --audit
 
 	ctx    context.Context //nolint:containedctx // ends everything that browsers have the hub start
 	wanted chan struct{}   // capacity 1; filled when somebody looks at the list
@@ -87,18 +87,14 @@ type listView struct {
 }
 
 // newHub starts a hub, which ends with ctx.
-func newHub(ctx context.Context, client *clientv3.Client, u ui, longest time.Duration, kept *trail) *hub {
+func (a *app) newHub(ctx context.Context, client *clientv3.Client, u ui, kept *trail) *hub {
 	h := &hub{
-		client: client, prefix: u.prefix, every: u.every, longest: longest, trail: kept,
+		app: a, client: client, prefix: u.prefix, every: u.every, trail: kept,
 		ctx: ctx, wanted: make(chan struct{}, 1), topics: make(map[string]*topic),
 	}
 	h.listing.tell()
 	go h.scan()
 	return h
-}
-
-func (h *hub) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return within(ctx, h.longest, h.client.Endpoints())
 }
 
 // pause sleeps, or returns false when ctx ends.
@@ -162,7 +158,7 @@ func (h *hub) want() {
 }
 
 func (h *hub) read() (rows []row, capped bool, err error) {
-	ctx, cancel := h.bounded(h.ctx)
+	ctx, cancel := h.app.bounded(h.ctx)
 	defer cancel()
 	for q, err := range lease.List(ctx, h.client, h.prefix) {
 		if err != nil {

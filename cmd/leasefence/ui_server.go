@@ -32,8 +32,7 @@ const (
 type uiServer struct {
 	hub          *hub
 	write, local bool
-	token        string // empty: the page needs no token
-	etcd         []string
+	token        string                           // empty: the page needs no token
 	say          func(format string, args ...any) // blocks while nobody reads standard error
 	streams      chan struct{}                    // semaphore of mostStreams
 }
@@ -133,7 +132,7 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy would hold messages back
 	out := http.NewResponseController(w)
-	about := &setup{s.etcd, s.hub.prefix, s.write, s.hub.trail != nil}
+	about := &setup{s.hub.app.etcd.endpoints, s.hub.prefix, s.write, s.hub.trail != nil}
 	var listed news
 	heart := time.NewTicker(beat)
 	defer heart.Stop()
@@ -191,7 +190,7 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := r.Context(), func() {}
 	if mode.mode != lease.ReleaseWait { // that waits until the browser gives up
-		ctx, cancel = s.hub.bounded(ctx)
+		ctx, cancel = s.hub.app.bounded(ctx)
 	}
 	defer cancel()
 	err := lease.Release(ctx, s.hub.client, o.Name, lease.ReleaseOptions{Mode: mode.mode, Revision: o.Token.Revision()})

@@ -37,7 +37,9 @@ func newFake(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
 
 func startHub(t *testing.T, client *clientv3.Client) *hub {
 	t.Helper()
-	return newHub(t.Context(), client, ui{every: time.Second}, 5*time.Second, nil)
+	a := newApp()
+	a.etcd.commandTimeout = 5 * time.Second
+	return a.newHub(t.Context(), client, ui{every: time.Second}, nil)
 }
 
 // watched are the names that h watches.

@@ -184,7 +184,7 @@ func (t *topic) tend(ctx context.Context) {
 // checks that those who are shown are still there; until the watch has shown how many, that etcd answers. It returns
 // whether the watch has, and the number of leases that it has asked for.
 func (t *topic) ask(ctx context.Context) (known bool, asked int) {
-	ctx, cancel := t.hub.bounded(ctx)
+	ctx, cancel := t.hub.app.bounded(ctx)
 	defer cancel()
 	t.mu.Lock()
 	shown, seen := t.queue, t.seen
@@ -262,7 +262,7 @@ func (t *topic) stands(ctx context.Context, q lease.Queue) (all bool, err error)
 // deleted the key. If the lease is gone, etcd does not tell whether the holder had released the lock before; the last
 // reading only tells whether the lease can have expired.
 func (t *topic) settle(ctx context.Context, s *spell) {
-	ctx, cancel := t.hub.bounded(ctx)
+	ctx, cancel := t.hub.app.bounded(ctx)
 	defer cancel()
 	resp, err := t.hub.client.TimeToLive(ctx, s.lease)
 	t.mu.Lock()
