@@ -128,15 +128,12 @@ func TestMarks_grants(t *testing.T) {
 	t.Parallel()
 	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{})
 	require.NoError(t, err)
-	fencetest.Grants(t, fencetest.GrantVerbs{
-		Claim: marks.Claim, ClaimRead: marks.ClaimRead, CheckRead: marks.CheckRead,
-		Check: func(ctx context.Context, resource string) error {
-			kv, err := marks.KV(resource)
-			if err != nil {
-				return err
-			}
-			_, err = kv.Put(ctx, "data/"+resource, "")
+	put := func(ctx context.Context, resource string) error {
+		kv, err := marks.KV(resource)
+		if err != nil {
 			return err
-		},
-	})
+		}
+		return second(kv.Put(ctx, "data/"+resource, ""))
+	}
+	fencetest.Grants(t, fencetest.VerbsOf(marks.Claim, put, nil, marks.ClaimRead, marks.CheckRead), "Check")
 }

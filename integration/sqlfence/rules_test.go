@@ -50,13 +50,6 @@ func TestMarks_rules(t *testing.T) {
 
 func TestMarks_grants(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		all, calls := verbs(r), 0
-		fencetest.Grants(t, fencetest.GrantVerbs{
-			Claim: r.claim, ClaimRead: r.claimRead, CheckRead: all["CheckRead"].Call,
-			Check: func(ctx context.Context, resource string) error {
-				calls++
-				return all[string(forms[calls%len(forms)])].Call(ctx, resource)
-			},
-		})
+		fencetest.Grants(t, verbs(r), string(do), string(doShared), string(check), string(checkShared))
 	})
 }

@@ -1,7 +1,6 @@
 package fencetest
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -75,15 +74,10 @@ func (g *grants) grant() {
 	g.queue(g.waiting.token)
 }
 
-// GrantVerbs are the verbs of a store for [Grants], each with the token that ctx carries. Check must raise a lower mark.
-type GrantVerbs struct {
-	Claim, Check, ClaimRead, CheckRead func(ctx context.Context, resource string) error
-}
-
-// Grants plays random histories of a read/write lock against the marks of a store. No live holder is refused. A writer
-// is refused once the resource has accepted a newer holder, a reader once it has accepted a newer writer, and nobody
-// else.
-func Grants(t *testing.T, v GrantVerbs) {
+// Grants plays random histories of a read/write lock against the marks of a store: readers call ClaimRead and CheckRead,
+// writers Claim and checks, verbs that raise a lower mark. No live holder is refused. A writer is refused once the
+// resource has accepted a newer holder, a reader once it has accepted a newer writer, and nobody else.
+func Grants(t *testing.T, verbs map[string]Verb, checks ...string) {
 	t.Helper()
 	random, seed := seeded(t)
 	tally := map[string]int{}
@@ -97,16 +91,16 @@ func Grants(t *testing.T, v GrantVerbs) {
 			by := g.next()
 			claims := by.calls == by.claim || by.calls > by.claim && g.IntN(4) == 0 // a claim may be repeated
 			by.calls++
-			verb := v.Check
+			name := checks[g.IntN(len(checks))]
 			switch {
 			case by.reads && claims:
-				verb = v.ClaimRead
+				name = "ClaimRead"
 			case by.reads:
-				verb = v.CheckRead
+				name = "CheckRead"
 			case claims:
-				verb = v.Claim
+				name = "Claim"
 			}
-			err := verb(Verb{Reads: by.reads}.Context(t.Context(), by.token), resource)
+			err := verbs[name].Call(Verb{Reads: by.reads}.Context(t.Context(), by.token), resource)
 			g.log = append(g.log, fmt.Sprintf("%+v: %v", *by, err))
 			var want error
 			marks, want = marks.After(Verb{Reads: by.reads}, by.token, "", false)

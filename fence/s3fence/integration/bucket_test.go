@@ -181,8 +181,6 @@ func TestBucket_Claim(t *testing.T) {
 func TestBucket_grants(t *testing.T) {
 	c := newClient(t, reliable)
 	b := open(t, c, makeBucket(t, c))
-	fencetest.Grants(t, fencetest.GrantVerbs{
-		Claim: b.Claim, ClaimRead: b.ClaimRead, CheckRead: b.CheckRead,
-		Check: func(ctx context.Context, key string) error { return b.Put(ctx, key, nil) },
-	})
+	put := func(ctx context.Context, key string) error { return b.Put(ctx, key, nil) }
+	fencetest.Grants(t, fencetest.VerbsOf(b.Claim, put, nil, b.ClaimRead, b.CheckRead), "Check")
 }
