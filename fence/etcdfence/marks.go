@@ -3,9 +3,6 @@ package etcdfence
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -13,10 +10,7 @@ import (
 	"github.com/leasefence/leasefence/fence/internal/admission"
 )
 
-const (
-	defaultPrefix = "fence/"
-	maxName       = 1024 // bytes of a resource, and of the prefix
-)
+const defaultPrefix = "fence/"
 
 // Options of [Marks]. The zero value of a field is its default.
 type Options struct {
@@ -61,7 +55,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if opts.Prefix == "" {
 		opts.Prefix = defaultPrefix
 	}
-	if err := checkName("Options.Prefix", opts.Prefix); err != nil {
+	if err := admission.CheckName("etcdfence: Options.Prefix", opts.Prefix, "", ""); err != nil {
 		return nil, err
 	}
 	if err := fence.CheckMaxEra("etcdfence: Options.MaxEra", opts.MaxEra); err != nil {
@@ -151,20 +145,8 @@ func (m *Marks) KV(resource string) (*KV, error) {
 }
 
 func (m *Marks) mark(resource string) (*mark, error) {
-	if err := checkName("resource", resource); err != nil {
+	if err := admission.CheckName("etcdfence: resource", resource, "", ""); err != nil {
 		return nil, err
 	}
 	return &mark{kv: m.kv, opts: m.opts, resource: resource}, nil
-}
-
-func checkName(field, name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("etcdfence: %s is empty, want 1 to %d bytes", field, maxName)
-	case len(name) > maxName:
-		return fmt.Errorf("etcdfence: %s has %d bytes, want 1 to %d", field, len(name), maxName)
-	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-		return fmt.Errorf("etcdfence: %s is %q, want UTF-8 without NUL", field, name)
-	}
-	return nil
 }

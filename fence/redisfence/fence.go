@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,10 +14,7 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 )
 
-const (
-	defaultPrefix = "fence:"
-	maxName       = 1024 // bytes of a resource, and of the prefix
-)
+const defaultPrefix = "fence:"
 
 // Options are the settings of a [Marks]. The zero value is ready for use.
 type Options struct {
@@ -124,13 +120,5 @@ func (m *Marks) checkKeys(field string, keys []string) error {
 
 // checkName checks a part of a mark's key. A brace would end the hash tag early or begin another one.
 func checkName(field, name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("redisfence: %s is empty, want 1 to %d bytes", field, maxName)
-	case len(name) > maxName:
-		return fmt.Errorf("redisfence: %s has %d bytes, want 1 to %d", field, len(name), maxName)
-	case !utf8.ValidString(name) || strings.ContainsAny(name, "\x00{}"):
-		return fmt.Errorf("redisfence: %s is %s, want UTF-8 without NUL and braces", field, clip.Quote(name))
-	}
-	return nil
+	return admission.CheckName("redisfence: "+field, name, "{}", " and braces")
 }

@@ -5,9 +5,14 @@ package admission
 import (
 	"context"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 )
+
+const maxName = 1024 // bytes of each part of a mark's key
 
 // Token returns the token that ctx carries, a reader's if reads is set. The error matches [fence.ErrInvalidToken] if
 // ctx carries none of that kind, or one of an era above maxEra; see [fence.Token.CheckEra].
@@ -37,4 +42,18 @@ func Lock(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	return lock, fence.CheckLock(lock)
+}
+
+// CheckName checks a part of a mark's key: 1 to 1,024 bytes of UTF-8 without NUL and the illegal characters, which the
+// error calls words.
+func CheckName(field, name, illegal, words string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%s is empty, want 1 to %d bytes", field, maxName)
+	case len(name) > maxName:
+		return fmt.Errorf("%s has %d bytes, want 1 to %d", field, len(name), maxName)
+	case !utf8.ValidString(name) || strings.ContainsAny(name, "\x00"+illegal):
+		return fmt.Errorf("%s is %s, want UTF-8 without NUL%s", field, clip.Quote(name), words)
+	}
+	return nil
 }
