@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/httpfence"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // recorder is a base that records its requests.
@@ -41,12 +42,6 @@ func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]strin
 
 func ok(http.ResponseWriter, *http.Request) {}
 
-// of returns the context of a holder of locks that were granted as one.
-func of(t *testing.T, token fence.Token, locks ...string) context.Context {
-	t.Helper()
-	return fence.WithLock(fence.NewContext(t.Context(), token), locks...)
-}
-
 func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 	for _, c := range []struct {
 		hosts []string
@@ -74,7 +69,7 @@ func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 		var base recorder
 		transport, err := httpfence.NewTransport(&base, c.hosts...)
 		require.NoError(t, err)
-		r := post(of(t, 54, "accounts"), t, c.url)
+		r := post(fencetest.Verb{}.Context(t.Context(), 54, "accounts"), t, c.url)
 		resp, err := transport.RoundTrip(r)
 		require.NoError(t, err)
 		require.Empty(t, r.Header, "the caller's request stays as it was")
@@ -97,7 +92,7 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 	}{
 		"context":          {"", fence.NewContext(t.Context(), 54), []string{"54"}},
 		"reader's context": {"", fence.NewReadContext(t.Context(), 54), []string{"54"}},
-		"lock's context":   {"", of(t, 54, "accounts"), []string{"54", "accounts"}},
+		"lock's context":   {"", fencetest.Verb{}.Context(t.Context(), 54, "accounts"), []string{"54", "accounts"}},
 		"header":           {httpfence.Header, t.Context(), []string{"54"}},
 		"reader's header":  {httpfence.ReadHeader, t.Context(), []string{"54"}},
 		"lock's header":    {httpfence.LockHeader, t.Context(), []string{"54"}},
@@ -136,7 +131,7 @@ func TestTransport_headerOfTheCaller(t *testing.T) {
 	transport, err := httpfence.NewTransport(&base, "store.example")
 	require.NoError(t, err)
 	body := &closer{Reader: strings.NewReader("an order")}
-	r := post(of(t, 54, ""), t, "http://store.example")
+	r := post(fencetest.Verb{}.Context(t.Context(), 54, ""), t, "http://store.example")
 	r.Body = body
 	r.Header.Set(httpfence.LockHeader, "report")
 	_, err = transport.RoundTrip(r) //nolint:bodyclose // there is no response
