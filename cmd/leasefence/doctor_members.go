@@ -40,14 +40,12 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		})
 		return false
 	}
-	if d.state(endpoint, answer) {
-		d.commits(ctx, endpoint, conn)
-	}
+	d.state(ctx, endpoint, answer, conn)
 	return true
 }
 
-// state makes the findings on a member's answer. It reports whether the member serves locks.
-func (d *doctor) state(endpoint string, answer *etcdserverpb.StatusResponse) bool {
+// state makes the findings on a member's answer, and on its commits if it serves locks.
+func (d *doctor) state(ctx context.Context, endpoint string, answer *etcdserverpb.StatusResponse, conn *grpc.ClientConn) {
 	d.clusters[answer.Header.GetClusterId()] = append(d.clusters[answer.Header.GetClusterId()], endpoint)
 	version := judge(answer.Version)
 	version.Endpoint = endpoint
@@ -58,16 +56,16 @@ func (d *doctor) state(endpoint string, answer *etcdserverpb.StatusResponse) boo
 			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it grants no locks and renews no leases",
 			Do: "Restore a majority of the members, and the network between them.",
 		})
-		return false
+		return
 	case answer.IsLearner:
 		d.add(finding{
 			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
 			Do: "Leave it out of --endpoints, or promote it.",
 		})
-		return false
+		return
 	}
 	d.add(size(endpoint, answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
-	return true
+	d.commits(ctx, endpoint, conn)
 }
 
 // oneCluster checks that all endpoints belong to one cluster: a lock in one of two clusters excludes nobody in the

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // The list of known bugs equals that of SECURITY.md, and the tested versions equal those of docs/etcd.md.
@@ -96,15 +98,23 @@ func TestSize(t *testing.T) {
 // A member without a leader, and a learner, serve no locks: doctor does not measure their commits.
 func TestState(t *testing.T) {
 	t.Parallel()
-	for check, answer := range map[string]*etcdserverpb.StatusResponse{
-		"leader": {Version: "3.7.3", IsLearner: true},
-		"member": {Version: "3.7.3", IsLearner: true, Leader: 1},
-		"size":   {Version: "3.7.3", Leader: 1},
+	nowhere, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, nowhere.Close()) })
+	for _, tt := range []struct {
+		answer *etcdserverpb.StatusResponse
+		level  string
+		checks []string
+	}{
+		{&etcdserverpb.StatusResponse{IsLearner: true}, levelFail, []string{"version", "leader"}},
+		{&etcdserverpb.StatusResponse{IsLearner: true, Leader: 1}, levelWarn, []string{"version", "member"}},
+		{&etcdserverpb.StatusResponse{Leader: 1}, levelOK, []string{"version", "size", "commits"}},
 	} {
-		d := doctor{clusters: map[uint64][]string{}}
-		require.Equal(t, check == "size", d.state("a:1", answer))
-		require.Equal(t, []string{"version", check}, checks(d.findings))
-		require.Equal(t, map[string]string{"leader": levelFail, "member": levelWarn, "size": levelOK}[check], d.findings[1].Level)
+		d := doctor{app: newApp(), clusters: map[uint64][]string{}}
+		d.app.etcd.commandTimeout = time.Minute
+		d.state(t.Context(), "a:1", tt.answer, nowhere)
+		require.Equal(t, tt.checks, checks(d.findings))
+		require.Equal(t, tt.level, d.findings[1].Level)
 	}
 }
 
