@@ -33,7 +33,8 @@ import (
 //
 // All observers of one client and name in a process share one watch, on the leader's key, so they receive nothing of
 // waiting candidates or of nested names. A new value costs an event. Another leader costs a read and another watch,
-// which etcd may serve up to 100 ms late if other keys change all the time. While nobody leads, the watch covers
+// which etcd may serve up to 100 ms late if other keys change all the time. So if leaders come and go more than ten
+// times a second, Observe falls behind, and catches up when they have slowed down. While nobody leads, the watch covers
 // all keys below the name. Each observer makes one read when it begins. The watches of one client share a stream, which
 // is probed once in 2.5 to 5 seconds. If the stream falls silent, it is replaced in about 10 seconds, by a stream to
 // another member if there is one. Observe does not poll.
