@@ -10,7 +10,7 @@ test:
 # little has happened. SEED=… repeats a plan.
 safety:
 	go test -count=1 ./internal/faultmatrix
-	$(mix) -duration 130s
+	$(mix) -duration 140s
 
 # Runs the random mix for as long as you like: make soak DURATION=8h
 DURATION ?= 30m
