@@ -82,6 +82,8 @@ func (l *Lock) confirm(ctx context.Context) error {
 	if !l.unconfirmed.Load() {
 		return ErrUnlocked
 	}
+	ctx, cancel := scope.Beyond(ctx, l.life, false, releaseBound(l.g.ttl)) // ctx may be the lock's own again
+	defer cancel()
 	_, err := l.g.while(ctx, func(a *etcd.Attempt) error {
 		_, err := l.g.queue.Leave(a, l.entries()) // compares create revisions: a key that is used again stays
 		return err

@@ -174,6 +174,19 @@ func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
 	}
 }
 
+// Both calls may use the lock's own context, which has ended before the second: that waits as the first does.
+func TestLock_Unlock_againOnItsOwnContext(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		l := e.lock(t, "a")
+		e.c.Cut()
+		require.ErrorContains(t, l.Unlock(l.Context()), "in the background")
+		time.AfterFunc(time.Second, e.c.Restore)
+		require.NoError(t, l.Unlock(l.Context()))
+		require.Empty(t, e.keys(""))
+		require.ErrorIs(t, l.Unlock(l.Context()), lease.ErrUnlocked)
+	})
+}
+
 // A second Unlock leaves the key alone if another hold uses it by then.
 func TestLock_Unlock_againDeletesNobodyElsesKey(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
