@@ -73,8 +73,8 @@ func (r *round) serve(ctx context.Context, c *client, i int, k locker, work func
 }
 
 // leadInTurn has leaders follow each other for two TTLs while observers watch: 20 as fast as they can, and then one after
-// the other for half a second each. Observers that are behind need 100 ms for each change, since etcd serves
-// watches that begin in the past so rarely: they would not catch up with leaders that change faster all the time.
+// the other for half a second each. An observer that is behind needs 100 ms for each change, since etcd serves watches
+// that begin in the past so rarely: it would not catch up with leaders that change faster all the time.
 func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	const fast, term = 20, 500 * time.Millisecond
 	began, c, w := time.Now(), r.client(i), r.watchers[i]

@@ -165,7 +165,7 @@ func (r *round) settle(ctx context.Context) {
 	if len(left) > 0 {
 		r.complain("I7", "%v after all locks were released, keys are left: %s", bound, strings.Join(left, ", "))
 	}
-	r.awaitObservers(ctx, patience)
+	r.awaitObservers(ctx, served)
 	r.out.close()
 	catching, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
@@ -188,14 +188,13 @@ func (r *round) awaitCrews(bound time.Duration) {
 }
 
 // awaitObservers waits until every observer has seen the last leader and that there is none now, and stops the observers.
-// One that is behind needs 100 ms for each change, since etcd serves watches that begin in the past so rarely.
 func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	for _, w := range r.watchers {
 		await(ctx, bound, func(context.Context) (bool, error) { return w.token.Load() == 0 && w.seen.Load() >= w.led.Load(), nil })
 		if token, seen, led := w.token.Load(), w.seen.Load(), w.led.Load(); token != 0 || seen < led {
-			r.complain("I8", "%s still sees token %d, %v after all have resigned; the last leader that it has seen had token %d, the last of all %d",
+			r.complainSince(r.tape.Now()-bound, "I8", "%s still sees token %d, %v after all have resigned; the last leader that it has seen had token %d, the last of all %d",
 				w.name, token, bound, seen, led)
 		}
 		w.stop()
