@@ -285,10 +285,10 @@ func TestSession_Close_boundedWhileAskingWhy(t *testing.T) {
 	})
 }
 
-// slowly is a log that takes 20 ms for a line.
-type slowly struct{ strings.Builder }
+// slowLog takes 20 ms for a line.
+type slowLog struct{ strings.Builder }
 
-func (w *slowly) Write(line []byte) (int, error) {
+func (w *slowLog) Write(line []byte) (int, error) {
 	time.Sleep(20 * time.Millisecond)
 	return w.Builder.Write(line)
 }
@@ -296,7 +296,7 @@ func (w *slowly) Write(line []byte) (int, error) {
 // Close returns when a slow log has the last lines.
 func TestSession_Close_writesTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log slowly
+		var log slowLog
 		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 		e.lock(t, "a")

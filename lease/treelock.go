@@ -13,7 +13,7 @@ import (
 // TreeLock is the hold of a node of a tree and of everything below it: a TreeLock exists only after a successful
 // acquisition. Its context ends as that of a [Lock] does, and its methods are safe for concurrent use. Its token is
 // larger than that of every earlier holder of the node, or of a node above or below it. For [fence.ForLock] the name of
-// the node "a/b" is "a/~b". Unlock it when you are done.
+// the node "a/b" is "a/~b", behind the session's prefix. Unlock it when you are done.
 type TreeLock struct{ held }
 
 // LockTree waits until it holds the node of a tree with this path, and all nodes below it, and returns the hold. It

@@ -7,10 +7,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// CheckClient refuses no client, one without parts, and one of which only some parts have a namespace. With a bare
-// Lease, the lease would list the session's keys under other names; with a bare Watcher, no waiter would learn of its
-// turn, and no observer of a change. Package clientv3/namespace does not export its types, so the check goes by their
-// names.
+// CheckClient refuses a nil client, a client without a KV, a Watcher or a Lease, and one of which only some of these have
+// a namespace. With a bare Lease, the lease would list the session's keys under other names; with a bare Watcher, no
+// waiter would learn of its turn, and no observer of a change. Package clientv3/namespace does not export its types, so
+// the check goes by their names.
 func CheckClient(client *clientv3.Client) error {
 	if client == nil {
 		return errors.New("client is nil, want an etcd client")

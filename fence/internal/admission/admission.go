@@ -44,8 +44,8 @@ func Lock(ctx context.Context) (string, error) {
 	return lock, fence.CheckLock(lock)
 }
 
-// CheckName checks a part of a mark's key: 1 to 1,024 bytes of UTF-8 without NUL and the illegal characters, which the
-// error calls words.
+// CheckName checks a part of a mark's key: it has 1 to 1,024 bytes of UTF-8, and neither NUL nor a character of illegal.
+// The error adds words to "without NUL", such as " and braces".
 func CheckName(field, name, illegal, words string) error {
 	switch {
 	case name == "":
