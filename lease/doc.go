@@ -31,6 +31,10 @@
 // paused while it was the leader: on waking up, such a member was seen to revoke leases that had been renewed with its
 // successor.
 //
+// Exclusion does not hold behind etcd's gRPC proxy (etcd grpc-proxy). It answers a renewal with the answer to one of its
+// own, which it may have sent much earlier. So a deadline may be too late, by as long as etcd took to answer the proxy;
+// the fence still refuses what is stale. Give the client the addresses of etcd's members.
+//
 // A restore of etcd takes revisions, and so tokens, back. When the session sees that, it ends with [ErrRestored]. The
 // operator then raises [Options].Era; see docs/etcd.md. [Lock.Explain] reports whether that is why a resource
 // refused a token.

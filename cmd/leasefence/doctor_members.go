@@ -40,6 +40,15 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		})
 		return false
 	}
+	// A proxy makes up its list of members, without a header.
+	list, err := etcdserverpb.NewClusterClient(conn).MemberList(bounded, &etcdserverpb.MemberListRequest{})
+	if err == nil && list.Header == nil {
+		d.add(finding{
+			Level: levelFail, Check: "proxy", Endpoint: endpoint,
+			Says: "it is etcd's gRPC proxy, which may answer a renewal before etcd has renewed the lease: two processes may hold the same lock",
+			Do:   "Give the addresses of etcd's members instead, here and to all processes that lock.",
+		})
+	}
 	d.state(ctx, endpoint, answer, conn)
 	return true
 }

@@ -4,6 +4,7 @@ package command_test
 
 import (
 	"encoding/json"
+	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -118,6 +122,21 @@ func TestDoctor_findsWhatIsWrong(t *testing.T) {
 	require.Contains(t, says(all, "stray keys"), "1 of them take permits")
 	require.Empty(t, found["keys of leases"])
 	require.Contains(t, says(all, "leases"), "2 hold or wait for something here, with 3 keys, at most 2 on one")
+}
+
+func TestDoctor_findsAProxy(t *testing.T) {
+	t.Parallel()
+	_, client := etcd(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	proxy := grpc.NewServer()
+	t.Cleanup(proxy.Stop)
+	members, _ := grpcproxy.NewClusterProxy(zap.NewNop(), client, l.Addr().String(), "")
+	etcdserverpb.RegisterClusterServer(proxy, members)
+	etcdserverpb.RegisterMaintenanceServer(proxy, grpcproxy.NewMaintenanceProxy(client))
+	go func() { _ = proxy.Serve(l) }()
+	found := levels(examine(t, l.Addr().String(), "jobs/", "--command-timeout", "5s"))
+	require.Equal(t, []string{"FAIL"}, found["proxy"])
 }
 
 // A key that has the form of a contender's key, but was put without the lease, is a stray: get shows no holder, and

@@ -24,7 +24,8 @@ import (
 // again at the next renewal after it broke.
 //
 // One renewal at a time is under way, so an answer belongs to the only request that waits for one. If a message is
-// lost, an answer may count from an earlier request than its own, never from a later one.
+// lost, an answer may count from an earlier request than its own, never from a later one. That does not hold behind
+// etcd's gRPC proxy, which sends renewals of its own and answers with the next answer to these.
 type KeepAlive struct {
 	Endpoint string // "": the client's own connection, which takes its endpoints in turn
 
