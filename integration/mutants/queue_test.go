@@ -182,7 +182,7 @@ var queueMutants = table{
 		},
 		"Await: a kept watch is used though another wait has taken the event": {
 			"\t\t\t[-w.since = max(w.since, ev.Kv.ModRevision)-]{+_ = ev+}",
-			killer{inQueue, "TestQueue_Await_keptWatchWhoseEventIsTaken", `require.Equal(t, at, granted.at)`},
+			killer{inQueue, "TestQueue_Await_keptWatchOfAnotherReader/its_event_is_taken", `require.Equal(t, at, granted.at)`},
 		},
 		"Await: a watch is kept after a long wait": {
 			" && [-time.Since(began) < shortWait-]{+!began.IsZero()+}\n",
@@ -224,7 +224,7 @@ var queueMutants = table{
 		},
 		"Await: a kept watch is used though it may have begun after the contender's end": {
 			"w == nil ||[- c.rev <= w.since ||-]",
-			killer{inQueue, "TestQueue_Await_keptWatchThatHasNotSeenTheEnd", `require.Equal(t, at, granted.at)`},
+			killer{inQueue, "TestQueue_Await_keptWatchOfAnotherReader/has_not_seen_the_end", `require.Equal(t, at, granted.at)`},
 		},
 		"AwaitOwn: a kept watch is used that does not show writes": {
 			"[- || puts && !w.puts-]",

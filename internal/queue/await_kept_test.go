@@ -66,40 +66,30 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 	})
 }
 
-// Two readers of a session wait for one writer. The first opens its watch after the writer has gone, so the second
-// one must not wait by it.
-func TestQueue_Await_keptWatchThatHasNotSeenTheEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		e.roundsBy(t, other, e.read)
-		writer := other.enter(t, "another")
-		one, two := e.read(t, "1"), e.read(t, "2")
-		other.leave(t, writer)
-		at := e.now()
-		for _, reader := range []place{one, two} {
-			granted := receive(t, e.await(t.Context(), reader))
+// Two readers of a session wait for one writer. The second one must not wait by the watch of the first one: that has
+// opened it after the writer's end, or has taken the event from it.
+func TestQueue_Await_keptWatchOfAnotherReader(t *testing.T) {
+	for name, writes := range map[string]string{"has not seen the end": "another", "its event is taken": "1"} {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			other := e.another(t)
+			e.roundsBy(t, other, e.read)
+			writer := other.enter(t, writes)
+			one, two := e.read(t, "1"), e.read(t, "2")
+			if writes == "1" { // a watch on that key is kept
+				first := e.await(t.Context(), one)
+				requirePending(t, first)
+				other.leave(t, writer)
+				require.NoError(t, receive(t, first).err)
+			} else {
+				other.leave(t, writer)
+				require.NoError(t, e.Await(t.Context(), one.Entry, one.ahead))
+			}
+			at := e.now()
+			granted := receive(t, e.await(t.Context(), two))
 			require.NoError(t, granted.err)
 			require.Equal(t, at, granted.at)
-		}
-	})
-}
-
-// The second reader must not wait by the watch from which the first one has taken the event.
-func TestQueue_Await_keptWatchWhoseEventIsTaken(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		e.roundsBy(t, other, e.read)
-		writer := other.enter(t, "1")
-		one, two := e.read(t, "1"), e.read(t, "2")
-		first := e.await(t.Context(), one)
-		requirePending(t, first)
-		other.leave(t, writer)
-		require.NoError(t, receive(t, first).err)
-		at := e.now()
-		granted := receive(t, e.await(t.Context(), two))
-		require.NoError(t, granted.err)
-		require.Equal(t, at, granted.at)
-	})
+		})
+	}
 }
 
 // A watch is kept though the context of the wait that opened it ends.
