@@ -89,8 +89,13 @@ type seeing struct {
 
 func (s seeing) Txn(ctx context.Context) clientv3.Txn { s.see(ctx); return s.KV.Txn(ctx) }
 
+// Transactions one after the other never wait, also after one that has failed, and each is the caller's own request.
 func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
+		_, err := e.Commit(t.Context(), leave("a/x"))
+		require.Error(t, err)
+		require.False(t, etcd.Refused(err))
 		var seen []context.Context
 		e.c.KV = seeing{e.c.KV, func(ctx context.Context) { seen = append(seen, ctx) }}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -115,28 +120,5 @@ func TestLine_alone_isTheCallersOwnRequest(t *testing.T) {
 			}
 			require.Equal(t, want.String(), req.String())
 		}
-	})
-}
-
-// Transactions one after the other never wait: each frees its lane, also if it fails.
-func TestLine_alone_everyTime(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Millisecond})
-		for range 50 {
-			for _, fault := range []fakeetcd.Fault{
-				{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
-				{Times: 1, Lose: fakeetcd.Request},
-			} {
-				e.c.Inject(fakeetcd.Txn, fault)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-				_, err := e.Commit(ctx, leave("a/x"))
-				cancel()
-				require.Error(t, err)
-				require.False(t, etcd.Refused(err))
-			}
-			_, err := e.Commit(t.Context(), leave("a/x"))
-			require.NoError(t, err)
-		}
-		require.Zero(t, e.owner.everSpawned())
 	})
 }
