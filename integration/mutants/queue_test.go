@@ -303,7 +303,7 @@ var queueMutants = table{
 	},
 	"internal/etcd/streams.go": {
 		"Streams: a watch stays registered with its caller": {
-			"\t\t[-stop()-]{+_ = stop+}\n\t\tend()\n",
+			"\t\t[-done()-]{+_ = done+}\n\t\ts.mu.Lock()",
 			killer{inEtcd, "TestStreams_Watch_leavesNothingRegistered", `require.Zero(t, s.Registered(ctx))`},
 		},
 		"the end of a wait waits for etcd's client": {

@@ -8,6 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // Streams moves watches off a member that has stopped answering. A watch on a member that is cut off does not fail,
@@ -78,9 +80,9 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 		s.wait(st)
 	}
 	s.mu.Unlock()
-	watch, end := st.on(ctx)
+	watch, done := scope.Join(st.life, ctx)
 	return watch, func() { s.opened(st, watch.Err() == nil) }, func() {
-		end()
+		done()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		st.watches--
@@ -91,16 +93,6 @@ func (s *Streams) Watch(ctx context.Context) (watch context.Context, opened func
 func (s *Streams) wait(st *stream) {
 	st.waiting = time.Now()
 	st.stuck.Reset(Jitter(time.Duration(s.stretch) * s.patience))
-}
-
-// on returns the context for a watch on st.
-func (st *stream) on(ctx context.Context) (watch context.Context, cancel context.CancelFunc) {
-	watch, end := context.WithCancel(st.life)
-	stop := context.AfterFunc(ctx, end)
-	return watch, func() {
-		stop()
-		end()
-	}
 }
 
 // Probe tests the stream with one more watch, on key. If the server does not confirm it within limit, the stream
@@ -115,8 +107,8 @@ func (s *Streams) Probe(ctx context.Context, client *clientv3.Client, key string
 	if idle {
 		return
 	}
-	watch, cancel := st.on(ctx)
-	defer cancel()
+	watch, done := scope.Join(st.life, ctx)
+	defer done()
 	silent := time.AfterFunc(limit, func() { s.replace(st, false) })
 	defer silent.Stop()
 	resp, _ := Next(watch, client.Watch(watch, key,
