@@ -30,11 +30,12 @@ func (l *Lock) Unlock(ctx context.Context) error {
 
 // unlock is Unlock. HandOver, if not nil, may first delete the key in its own way.
 func (l *Lock) unlock(ctx context.Context, handOver func(context.Context) (deleted bool, err error)) (err error) {
-	if l.unlocked.Swap(true) {
-		return l.confirm(ctx)
-	}
 	then := time.Now()
 	l.g.checkDeadline() // the deadline's timer may be late
+	if l.unlocked.Swap(true) {
+		l.end(ErrUnlocked) // the first call may not have come that far
+		return l.confirm(ctx)
+	}
 	ended := ctx.Err() != nil && l.life.Err() == nil
 	reports := l.hooked.unlocking()
 	l.end(ErrUnlocked)

@@ -50,6 +50,31 @@ func TestLock_Unlock_onceForAll(t *testing.T) {
 	})
 }
 
+// asked calls a function when Err is called.
+type asked struct {
+	context.Context //nolint:containedctx // it is one
+
+	err func()
+}
+
+func (c asked) Err() error {
+	c.err()
+	return c.Context.Err()
+}
+
+// A second call ends the context too, since the first may not have come that far.
+func TestLock_Unlock_whileAnotherBegins(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		l := e.lock(t, "a")
+		var again, ended error
+		require.NoError(t, l.Unlock(asked{t.Context(), sync.OnceFunc(func() {
+			again, ended = l.Unlock(t.Context()), l.Err()
+		})}))
+		require.ErrorIs(t, again, lease.ErrUnlocked)
+		require.Equal(t, lease.ErrUnlocked, ended)
+	})
+}
+
 // Unlock notices a loss that nothing has reported yet.
 func TestLock_Unlock_findsALossByItself(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
