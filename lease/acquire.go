@@ -60,7 +60,8 @@ func (s *Session) acquire(ctx context.Context, name string, options []LockOption
 
 // obtain is attempt with the calls of the hooks around it.
 func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m mode) (*Lock, error) {
-	ctx, hooked := s.begin(ctx, name, opts.owner, m)
+	ctx, hooked, done := s.begin(ctx, name, opts.owner, m)
+	defer done()
 	l, err := s.attempt(ctx, name, opts, m, hooked)
 	if !isCause(ctx, err) && errors.Is(err, rpctypes.ErrPermissionDenied) {
 		others := ""

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // Hooks are functions that a session calls on events, for metrics and traces; nil fields are skipped. [Options].Hooks
@@ -118,21 +119,26 @@ type hooked struct {
 	over     atomic.Bool   // one of Lost and Released has been chosen
 }
 
-// begin calls AcquireStart and returns the context of the acquisition.
-func (s *Session) begin(ctx context.Context, name, owner string, m mode) (context.Context, *hooked) {
+// begin calls AcquireStart and returns the context of the acquisition. done must be called after its last use.
+func (s *Session) begin(ctx context.Context, name, owner string, m mode) (_ context.Context, h *hooked, done func()) {
+	done = func() {}
 	if s.opts.Hooks == nil {
-		return ctx, nil
+		return ctx, nil, done
 	}
-	h := &hooked{hooks: s.opts.Hooks, began: time.Now()}
+	h = &hooked{hooks: s.opts.Hooks, began: time.Now()}
 	if m.names == nil {
 		m.names = []string{name}
 	}
 	h.Acquisition = Acquisition{Kind: m.kind, Names: m.names, Try: m.try, Owner: owner}
 	if h.hooks.AcquireStart != nil {
+		caller := ctx
 		ctx = cmp.Or(h.hooks.AcquireStart(ctx, h.Acquisition), ctx)
+		if ctx.Done() != caller.Done() { // it may not be derived from the caller's, which bounds the wait all the same
+			ctx, done = scope.Join(ctx, caller)
+		}
 	}
 	h.ctx = ctx
-	return ctx, h
+	return ctx, h, done
 }
 
 // queued calls Queued, at most once.

@@ -303,6 +303,19 @@ func TestHooks_reportTheLastState(t *testing.T) {
 	})
 }
 
+// The caller's context bounds the wait, also if AcquireStart returns one that is not derived from it.
+func TestHooks_anotherContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, lease.Options{Hooks: &lease.Hooks{
+			AcquireStart: func(context.Context, lease.Acquisition) context.Context { return t.Context() },
+		}})
+		e.lock(t, "a")
+		got := receive(t, e.wait(timeout(t, time.Second), "a"))
+		require.ErrorIs(t, got.err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, got.at)
+	})
+}
+
 // Joined hooks are all called, in order. Each AcquireStart gets the previous one's context, and the other calls get the
 // last one's.
 func TestJoinHooks(t *testing.T) {
