@@ -32,7 +32,7 @@ func TestGuard_boundsLocks(t *testing.T) {
 		"\xff":                    `its lock's name is "\xff", want UTF-8 without NUL`,
 	} {
 		require.EqualError(t, g.Move("rows", 54, lock), "fence: invalid token: "+want)
-		require.EqualError(t, g.LoadLocks(map[string]string{"rows": lock, "other": "l"}), `fence: resource "rows": fence: invalid token: `+want)
+		require.EqualError(t, g.LoadLocks(map[string]string{"rows": lock, "other": "l"}), "fence: invalid token: "+want+` (resource "rows")`)
 		require.ErrorIs(t, g.CheckContext(of(t, lock, 54), "rows", 54), fence.ErrInvalidToken)
 	}
 	require.Empty(t, g.Marks())

@@ -73,7 +73,7 @@ func (g *Guard) LoadLocks(locks map[string]string) error {
 			return err
 		}
 		if err := CheckLock(locks[resource]); err != nil {
-			return fmt.Errorf("fence: resource %q: %w", resource, err)
+			return fmt.Errorf("%w (resource %q)", err, resource)
 		}
 	}
 	for resource, lock := range locks {
