@@ -60,7 +60,8 @@ func NewContext(ctx context.Context, h Holder) context.Context {
 }
 
 // FromContext returns the holder of the token that ctx carries. It is zero if ctx carries no token, or if the token came
-// without a holder, for instance over the network, which carries only the token and its lock's name.
+// without a holder, for instance over the network, which carries only the token and its lock's name. Where locks of
+// different clusters are nested and have equal tokens, FromContext returns the holder of the innermost.
 func FromContext(ctx context.Context) Holder {
 	t, ok := fence.FromContext(ctx)
 	if !ok {
