@@ -178,12 +178,14 @@ func (tr *trial) run(t *testing.T) error {
 		return fmt.Errorf("first: %w", err)
 	}
 	second := make(chan error, 1)
+	held, free := context.WithCancel(ctx) // until the second is granted, on a slow machine perhaps before the strike
 	go func() {
 		_, err := tr.lock(ctx, t, tr.waiter, time.Minute, tr.name)
 		tr.granted = time.Now()
+		free()
 		second <- err
 	}()
-	for queued := int64(0); queued < 2; {
+	for queued := int64(0); queued < 2 && held.Err() == nil; {
 		resp, err := tr.waiter.Get(ctx, tr.name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return err
@@ -196,7 +198,7 @@ func (tr *trial) run(t *testing.T) error {
 		<-lost
 		learned <- time.Now()
 	}()
-	if err := tr.outage.strike(ctx, t, tr); err != nil {
+	if err := tr.outage.strike(held, t, tr); err != nil && held.Err() == nil {
 		return err
 	}
 	tr.proxy.BlackHole()
