@@ -26,9 +26,8 @@ type place struct {
 
 // waiter is the part of an acquisition that waits for its turn.
 type waiter struct {
-	turn    chan struct{} // closed when its turn has come
-	place   place         // set before turn is closed
-	settled atomic.Bool   // its turn has come or it has given up, whichever came first
+	turn    chan place  // of capacity 1: its turn has come, with this place
+	settled atomic.Bool // its turn has come or it has given up, whichever came first
 }
 
 // join puts c at the end of its name's order. If c only tries and is not the first, c stays outside, and join returns the
@@ -41,7 +40,7 @@ func (t *turns) join(c *contender) (ahead *contender) {
 		if c.try {
 			return order[0]
 		}
-		c.waiter = &waiter{turn: make(chan struct{})}
+		c.waiter = &waiter{turn: make(chan place, 1)}
 	}
 	t.order[c.name] = append(order, c)
 	return nil
@@ -77,8 +76,8 @@ func (t *turns) quit(c *contender) {
 func (c *contender) awaitTurn(ctx context.Context) ([]queue.Ahead, error) {
 	c.hooked.queued("")
 	select {
-	case <-c.waiter.turn:
-		return []queue.Ahead{c.takePlace()}, nil
+	case p := <-c.waiter.turn:
+		return []queue.Ahead{c.takePlace(p)}, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.life.Done():
@@ -93,13 +92,11 @@ func (c *contender) withdraw() bool {
 		c.g.turns.quit(c)
 		return true
 	}
-	<-c.waiter.turn // give is about to close it
-	c.takePlace()
+	c.takePlace(<-c.waiter.turn) // give is about to send it
 	return false
 }
 
-func (c *contender) takePlace() queue.Ahead {
-	p := c.waiter.place
+func (c *contender) takePlace(p place) queue.Ahead {
 	c.waiter = nil
 	c.entry.Entry, c.late = p.entry, p.late
 	return p.ahead
@@ -129,7 +126,6 @@ func (g *grant) give(c *contender, p place) {
 		c, p = c.inherit(g.turns.leave(c))
 	}
 	if c != nil {
-		c.waiter.place = p
-		close(c.waiter.turn)
+		c.waiter.turn <- p
 	}
 }
