@@ -22,6 +22,7 @@ package leasetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -111,12 +112,7 @@ func (s *Session) Expire(ctx context.Context) error {
 	defer s.Heal()
 	id := s.Status().LeaseID
 	return s.srv.fake.Await(ctx, func() bool {
-		for _, l := range s.srv.fake.Leases() {
-			if l.ID == id {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(s.srv.fake.Leases(), func(l fakeetcd.Lease) bool { return l.ID == id })
 	})
 }
 
