@@ -116,25 +116,6 @@ func TestSession_Lock_doesNotUseALateKeyAgain(t *testing.T) {
 	})
 }
 
-// Somebody has put the key by hand.
-func TestSession_Lock_keyIsTaken(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
-			before := e.lock(t, "a")
-			require.NoError(t, before.Unlock(t.Context()))
-			e.srv.Put(before.Key(), "by hand")
-			l, err := take(t.Context(), "a")
-			require.NoError(t, err)
-			require.NotEqual(t, before.Key(), l.Key())
-			e.at(time.Second)
-			requireLive(t, l)
-			require.NoError(t, l.Unlock(t.Context()))
-			require.Equal(t, []string{before.Key()}, e.keys(""), "it is not ours")
-			require.True(t, e.srv.Delete(before.Key()))
-		}
-	})
-}
-
 // For every kind of lock, the context carries the token, and it and the hooks carry the names that the token belongs to.
 // The names have the session's prefix, since a session without it can lock the same name.
 func TestLock_Context_carriesTheName(t *testing.T) {
@@ -188,10 +169,4 @@ func TestLock_Context_carriesTheName(t *testing.T) {
 				named("svc/stock")(fence.ForLock(ctx, "svc/stock"), token))
 		}))
 	})
-}
-
-func TestLockedError_clipsWhatPeopleWrote(t *testing.T) {
-	err := &lease.LockedError{Name: "a", Owner: strings.Repeat("ä", 1000), Key: "a/1"}
-	require.Less(t, len(err.Error()), 200)
-	require.Contains(t, err.Error(), `lock "a" is held by "`+strings.Repeat("ä", 32)+"…")
 }
