@@ -2,10 +2,8 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,28 +23,6 @@ func TestLock_Unlock_endsTheContextFirst(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		require.Zero(t, receive(t, end))
 		require.Equal(t, time.Second, e.now())
-	})
-}
-
-func TestLock_Unlock_onceForAll(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		l := e.lock(t, "a")
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: time.Second})
-		var unlocked, before atomic.Int32
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				switch err := l.Unlock(t.Context()); {
-				case err == nil:
-					unlocked.Add(1)
-				case errors.Is(err, lease.ErrUnlocked):
-					before.Add(1)
-				}
-			})
-		}
-		wg.Wait()
-		require.Equal(t, int32(1), unlocked.Load())
-		require.Equal(t, int32(7), before.Load())
 	})
 }
 
@@ -104,16 +80,15 @@ func TestLock_Unlock_deletesNobodyElsesKey(t *testing.T) {
 
 // Unlock ends with its context; the key is deleted in the background as soon as possible.
 func TestLock_Unlock_isBoundedByItsContext(t *testing.T) {
-	mine := errors.New("mine")
 	for name, back := range map[string]time.Duration{"soon": 2 * time.Second, "later": 25 * time.Second} {
 		bubbleOf(t, name, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			e.c.Cut()
-			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, mine)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errMine)
 			defer cancel()
 			err := l.Unlock(ctx)
 			require.Equal(t, time.Second, e.now())
-			require.ErrorIs(t, err, mine)
+			require.ErrorIs(t, err, errMine)
 			require.NotErrorIs(t, err, lease.ErrLost)
 			require.ErrorContains(t, err, "in the background")
 			require.ErrorIs(t, context.Cause(l.Context()), lease.ErrUnlocked)
