@@ -22,26 +22,24 @@ import (
 
 // A caller whose context has ended gets no lock, not even a free one, and leaves no key.
 func TestSession_Lock_contextEnds(t *testing.T) {
-	mine := errors.New("mine")
 	for name, when := range map[string]time.Duration{
-		"before":                    0,
-		"while the server answers":  time.Second / 2,
-		"before the request is out": -1,
+		"before":                   0,
+		"while the server answers": time.Second / 2,
 	} {
 		bubbleOf(t, name, func(t *testing.T, e *env) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
 			ctx, cancel := context.WithCancelCause(t.Context())
-			if when <= 0 {
-				cancel(mine)
+			if when == 0 {
+				cancel(errMine)
 			}
-			time.AfterFunc(when, func() { cancel(mine) })
+			time.AfterFunc(when, func() { cancel(errMine) })
 			_, err := e.s.Lock(ctx, "a")
-			require.ErrorIs(t, err, mine)
+			require.ErrorIs(t, err, errMine)
 			require.ErrorContains(t, err, `lease: lock "a":`)
 			require.NotErrorIs(t, err, lease.ErrLost)
 			synctest.Wait()
 			require.Empty(t, e.keys(""))
-			if when <= 0 {
+			if when == 0 {
 				require.Empty(t, e.c.Calls(fakeetcd.Txn))
 			}
 		})
@@ -70,12 +68,11 @@ func TestSession_Lock_contextEndsWithAnErrorOfEtcd(t *testing.T) {
 // The context ends between the answer and the return.
 func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		mine := errors.New("mine")
 		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			e.c.EditAnswers(func(fakeetcd.Method, any) { cancel(mine) })
+			e.c.EditAnswers(func(fakeetcd.Method, any) { cancel(errMine) })
 			_, err := take(ctx, "a")
-			require.ErrorIs(t, err, mine)
+			require.ErrorIs(t, err, errMine)
 			synctest.Wait()
 			require.Empty(t, e.keys(""))
 		}

@@ -59,10 +59,9 @@ func TestSession_Close_again(t *testing.T) {
 		e.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Err: errDenied})
 		first := later(func() error { return e.s.Close(t.Context()) })
 		e.at(time.Second)
-		mine := errors.New("mine")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(mine)
-		require.ErrorIs(t, e.s.Close(ctx), mine)
+		cancel(errMine)
+		require.ErrorIs(t, e.s.Close(ctx), errMine)
 		require.Equal(t, time.Second, e.now())
 		again := e.s.Close(t.Context())
 		require.ErrorContains(t, again, "permission denied")
@@ -75,15 +74,14 @@ func TestSession_Close_again(t *testing.T) {
 
 // Behind a black hole Close ends with its context, or after 10 s at most: the lease expires by itself.
 func TestSession_Close_behindABlackHole(t *testing.T) {
-	mine := errors.New("mine")
 	for name, tc := range map[string]struct {
 		bound time.Duration // 0: none
 		cut   time.Duration
 		want  time.Duration
 		told  error
 	}{
-		"ctx ends":             {2 * time.Second, time.Second, 3 * time.Second, mine},
-		"at once":              {1, time.Second, time.Second + 1, mine},
+		"ctx ends":             {2 * time.Second, time.Second, 3 * time.Second, errMine},
+		"at once":              {1, time.Second, time.Second + 1, errMine},
 		"without a bound":      {0, time.Second, 11 * time.Second, nil},
 		"after a renewal":      {0, 15 * time.Second, 25 * time.Second, nil},
 		"in jeopardy":          {0, third - 1, third + 10*time.Second - 1, nil},
@@ -97,11 +95,10 @@ func TestSession_Close_behindABlackHole(t *testing.T) {
 			ctx := t.Context()
 			if tc.bound > 0 {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeoutCause(ctx, tc.bound, mine)
+				ctx, cancel = context.WithTimeoutCause(ctx, tc.bound, errMine)
 				defer cancel()
 			}
-			done := later(func() error { return e.s.Close(ctx) })
-			err := receive(t, done)
+			err := receive(t, later(func() error { return e.s.Close(ctx) }))
 			require.Equal(t, tc.want, e.now())
 			require.Error(t, err)
 			require.ErrorContains(t, err, "expires by itself")
@@ -231,15 +228,14 @@ func TestSession_Close_contextHasEnded(t *testing.T) {
 
 // NewSession ends with its context, and leaves nothing running.
 func TestNewSession_isBoundedByItsContext(t *testing.T) {
-	mine := errors.New("mine")
 	synctest.Test(t, func(t *testing.T) {
 		c := newServer(t).NewClient(t.Context())
 		c.Cut()
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, mine)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, errMine)
 		defer cancel()
 		began := time.Now()
 		_, err := lease.NewSession(ctx, c.Client, lease.Options{})
-		require.ErrorIs(t, err, mine)
+		require.ErrorIs(t, err, errMine)
 		require.ErrorContains(t, err, "lease: new session:")
 		require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's cause, not an attempt's")
 		require.Equal(t, 12*time.Second, time.Since(began))

@@ -47,7 +47,7 @@ func TestSession_Do_runsUnderTheLock(t *testing.T) {
 // However the hold ends under it, the function's context ends with the reason, and Do releases the lock only after the
 // function has returned. The error is that of the function and, if it was not the caller who gave up, the reason.
 func TestSession_Do_endsEarly(t *testing.T) {
-	mine := errors.New("mine")
+	mine := errors.New("mine") // another one than that of the function
 	for name, tc := range map[string]struct {
 		end   func(e *env, cancel context.CancelCauseFunc) // after a second
 		opts  []lease.LockOption
@@ -117,12 +117,11 @@ func TestSession_Do_endsEarly(t *testing.T) {
 // A failure to unlock is bounded and reported.
 func TestSession_Do_cannotUnlock(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		mine := errors.New("mine")
 		err := e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
 			e.c.Cut()
-			return mine
+			return errMine
 		})
-		require.ErrorIs(t, err, mine)
+		require.ErrorIs(t, err, errMine)
 		require.ErrorContains(t, err, `lease: unlock "a":`)
 		require.NotErrorIs(t, err, lease.ErrLost)
 		require.Equal(t, 8*time.Second, e.now())

@@ -185,17 +185,13 @@ func ExampleSession_Do() {
 // Under two locks at once, name the lock whose token a resource needs. Otherwise the context carries the inner lock's
 // token, and the outer lock's resource refuses that.
 func ExampleSession_Do_nested() {
-	ctx := context.Background()
-	session, err := lease.NewSession(ctx, connect(), lease.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, _, session := startUp(lease.Options{})
 	var guard fence.Guard // at the resource
 	write := func(ctx context.Context) {
 		token, _ := fence.FromContext(ctx)
 		fmt.Println(guard.CheckContext(ctx, "accounts", token))
 	}
-	err = session.Do(ctx, "accounts", func(ctx context.Context, _ fence.Token) error {
+	err := session.Do(ctx, "accounts", func(ctx context.Context, _ fence.Token) error {
 		write(ctx)
 		return session.Do(ctx, "report", func(ctx context.Context, _ fence.Token) error {
 			write(ctx)

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,20 +19,7 @@ import (
 // puts reports whether a call is a transaction that enters a queue.
 func puts(call fakeetcd.Call) bool {
 	r, ok := call.Request.(*pb.TxnRequest)
-	if !ok {
-		return false
-	}
-	for _, op := range r.Success {
-		if op.GetRequestPut() != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// handsOver reports whether a call is an Unlock that enters for the next caller of the session.
-func handsOver(call fakeetcd.Call) bool {
-	return puts(call) && call.Request.(*pb.TxnRequest).Success[0].GetRequestDeleteRange() != nil
+	return ok && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
 
 // Unlock gives up before its answer, or before it sends anything. The next caller has to find out what became of the
@@ -120,7 +108,7 @@ func TestHandOver_keyIsTaken(t *testing.T) {
 		taken := make(chan string, 1)
 		arrive := make(chan struct{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Until: arrive, Match: func(call fakeetcd.Call) bool {
-			if !handsOver(call) {
+			if !leaves(call) || !puts(call) {
 				return false
 			}
 			taken <- string(call.Request.(*pb.TxnRequest).Success[2].GetRequestPut().Key)

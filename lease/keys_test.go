@@ -11,14 +11,10 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 )
 
-func newKeys() *grant {
-	return &grant{id: 0x2a, s: &Session{nonce: "nonce", revisions: new(etcd.Revisions)}}
-}
-
 // A key in use, or burned, is never given to another entry; a free one is reused. The state depends on the keys in use,
 // not on how many were burned.
 func TestKeys_random(t *testing.T) {
-	g := newKeys()
+	g := &grant{id: 0x2a, s: &Session{nonce: "nonce", revisions: new(etcd.Revisions)}}
 	burned := map[string]bool{}
 	inUse := map[string]queue.Entry{}
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // no secret

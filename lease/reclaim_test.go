@@ -10,27 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// comeBack brings back a released key, as a restore does, on the lease that it was attached to.
-func comeBack(t *testing.T, e *env, key string, on clientv3.LeaseID) {
-	t.Helper()
-	_, err := e.srv.NewClient(t.Context()).Put(t.Context(), key, "", clientv3.WithLease(on))
-	require.NoError(t, err)
-}
-
-func keysOf(e *env) (keys []string) {
-	for _, prefix := range []string{"n/", "held/"} {
-		for _, kv := range e.srv.Keys(prefix) {
-			keys = append(keys, string(kv.Key))
-		}
-	}
-	return keys
-}
 
 // A restore that nothing reports brings a released key back on the lease. The session deletes it, and nothing else, as
 // soon as it has a reason to look.
@@ -49,18 +32,18 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 			gone := e.lock(t, "n")
 			require.NoError(t, gone.Unlock(t.Context()))
 			held := e.lock(t, "held")
-			comeBack(t, e, gone.Key(), id)
+			e.put(t, gone.Key(), "", id)
 			others := fmt.Sprintf("n/%x-another", int64(id))
-			comeBack(t, e, others, id)
+			e.put(t, others, "", id)
 			time.Sleep(third + time.Second)
-			require.ElementsMatch(t, []string{gone.Key(), others, held.Key()}, keysOf(e), "there is no reason to look")
+			require.ElementsMatch(t, []string{gone.Key(), others, held.Key()}, e.keys(""), "there is no reason to look")
 
 			for range 2 { // as often as it comes back
-				comeBack(t, e, gone.Key(), id)
+				e.put(t, gone.Key(), "", id)
 				trouble(e)
 				time.Sleep(2 * ttl)
 				synctest.Wait()
-				require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))
+				require.ElementsMatch(t, []string{others, held.Key()}, e.keys(""))
 			}
 			require.NoError(t, held.Err())
 			require.NoError(t, e.s.Close(t.Context()))
@@ -94,12 +77,12 @@ func TestSession_endsWhenRevisionsGoBackWhileItHoldsNothing(t *testing.T) {
 		e, r := startRestored(t, lease.Options{})
 		gone := e.lock(t, "n")
 		require.NoError(t, gone.Unlock(t.Context()))
-		comeBack(t, e, gone.Key(), e.s.Status().LeaseID)
+		e.put(t, gone.Key(), "", e.s.Status().LeaseID)
 		r.back.Store(40)
 		time.Sleep(third + time.Second)
 		require.Equal(t, lease.StateLost, e.s.Status().State)
 		time.Sleep(3 * third)
-		require.Empty(t, keysOf(e), "nobody renews the lease")
+		require.Empty(t, e.keys("n/"), "nobody renews the lease")
 		require.NoError(t, e.s.Close(t.Context()))
 	})
 }

@@ -24,10 +24,8 @@ func startOnHost(t *testing.T, alarms bool) (*hosttest.Host, *env, *lease.Lock) 
 // The time of a suspension counts, even if no timer has fired.
 func TestSession_suspensionCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		host := hosttest.Start(t, false)
-		e := start(t, lease.Options{})
-		old := e.s.Status()
-		l := e.lock(t, "a")
+		host, e, l := startOnHost(t, false)
+		old := e.s.Status().LeaseID
 		e.at(time.Second)
 
 		host.Suspend(usable - time.Second - 1)
@@ -41,7 +39,7 @@ func TestSession_suspensionCounts(t *testing.T) {
 		again := e.lock(t, "b")
 		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		require.Equal(t, time.Second, e.now(), "at once")
-		require.NotEqual(t, old.LeaseID, e.s.Status().LeaseID)
+		require.NotEqual(t, old, e.s.Status().LeaseID)
 		require.Equal(t, time.Now().Add(usable), e.s.Status().Deadline)
 		requireLive(t, again)
 	})

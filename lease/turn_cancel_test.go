@@ -178,21 +178,19 @@ func TestTurns_holdersKeyIsDeleted_contextHasEnded(t *testing.T) {
 		},
 		"held for too long": func(*testing.T, *env) {},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, e *env) {
-				l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Second))
-				require.NoError(t, err)
-				next := e.wait(t.Context(), "a")
-				end(t, e)
-				e.at(2 * time.Second)
-				require.Error(t, l.Err())
-				requirePending(t, next)
-				require.True(t, e.srv.Delete(l.Key()))
-				got := granted(t, next)
-				requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
-				require.NoError(t, got.lock.Unlock(t.Context()))
-				require.Empty(t, e.keys(""))
-			})
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Second))
+			require.NoError(t, err)
+			next := e.wait(t.Context(), "a")
+			end(t, e)
+			e.at(2 * time.Second)
+			require.Error(t, l.Err())
+			requirePending(t, next)
+			require.True(t, e.srv.Delete(l.Key()))
+			got := granted(t, next)
+			requireLost(t, l.Unlock(t.Context()), lease.ReasonKeyDeleted)
+			require.NoError(t, got.lock.Unlock(t.Context()))
+			require.Empty(t, e.keys(""))
 		})
 	}
 }

@@ -83,6 +83,15 @@ func leaves(c fakeetcd.Call) bool {
 	return len(ops) > 0 && ops[0].GetRequestDeleteRange() != nil
 }
 
+func requireExclusive[L any](t *testing.T, e *env, held hold, next <-chan outcome[L]) {
+	t.Helper()
+	e.at(time.Minute)
+	requirePending(t, next)
+	require.NoError(t, held.Err())
+	require.NoError(t, held.Unlock(t.Context()))
+	receive(t, next)
+}
+
 // An acquisition that tries has entered behind nested names, finds an older contender and leaves. That request is
 // delayed, and the older contender goes. When the request arrives, it deletes no key that is a hold by then.
 func TestTurns_lateRequestToLeave(t *testing.T) {
@@ -94,15 +103,6 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: late, Late: true})
 		return e, e.join(t), e.join(t)
 	}
-	requireExclusive := func(t *testing.T, e *env, held hold, next <-chan struct{}) {
-		t.Helper()
-		e.at(time.Minute)
-		requirePending(t, next)
-		require.NoError(t, held.Err())
-		require.NoError(t, held.Unlock(t.Context()))
-		receive(t, next)
-	}
-
 	inBubble(t, "it is not late: nothing is left to clean up", func(t *testing.T) {
 		left, hooks := cleanUps()
 		e := start(t, lease.Options{Hooks: hooks})
@@ -114,8 +114,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 			func() error { _, err := e.s.TryLockAll(t.Context(), "a", "b"); return err },
 		} {
 			e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
-			tried := make(chan error, 1)
-			go func() { tried <- try() }()
+			tried := later(try)
 			synctest.Wait()
 			l := other.lock(t, "a") // after the reading of the queue by names
 			require.ErrorIs(t, receive(t, tried), lease.ErrLocked)
@@ -138,8 +137,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.at(2 * time.Second)
 		require.NoError(t, l.Unlock(t.Context()))
 		got := receive(t, tried)
-		next := make(chan struct{})
-		go func() { defer close(next); <-third.wait(t.Context(), "a") }()
+		next := third.wait(t.Context(), "a")
 		if got.err == nil { // its first key was deleted before it entered with another one
 			requireExclusive(t, e, got.lock, next)
 			return
@@ -157,8 +155,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		require.NoError(t, l.Unlock(t.Context()))
 		require.ErrorIs(t, receive(t, tried).err, context.DeadlineExceeded)
 		got := granted(t, waiting).lock
-		next := make(chan struct{})
-		go func() { defer close(next); <-third.wait(t.Context(), "a") }()
+		next := third.wait(t.Context(), "a")
 		requireExclusive(t, e, got, next)
 	})
 	inBubble(t, "a permit", func(t *testing.T) {
@@ -168,8 +165,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.at(2 * time.Second)
 		require.NoError(t, l.Unlock(t.Context()))
 		got := granted(t, waiting).lock
-		next := make(chan struct{})
-		go func() { defer close(next); <-third.waitPermit(t.Context(), "a", 1) }()
+		next := third.waitPermit(t.Context(), "a", 1)
 		requireExclusive(t, e, got, next)
 	})
 	inBubble(t, "a permit, and the request to leave is refused", func(t *testing.T) {

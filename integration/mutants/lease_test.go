@@ -74,7 +74,7 @@ var leaseMutants = table{
 		},
 		"Lock does not check the caller's context after the wait": {
 			"switch {\n\tcase [-ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase -]c.life",
-			killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.ErrorIs(t, err, mine)`},
+			killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.ErrorIs(t, err, errMine)`},
 		},
 		"an acquisition whose answer was lost is not cleaned up": {
 			"c.entry.Entry, c.late = set[i], c.late || late{+ && false+}",
@@ -330,7 +330,7 @@ var leaseMutants = table{
 		},
 		"keys are not read after a stream has broken": {
 			"if r.broken [-|| a.Reopened -]{",
-			killer{inLease, "TestSession_reclaimsKeysThatComeBack", `require.ElementsMatch(t, []string{others, held.Key()}, keysOf(e))`},
+			killer{inLease, "TestSession_reclaimsKeysThatComeBack", `require.ElementsMatch(t, []string{others, held.Key()}, e.keys(""))`},
 		},
 		"silent watch streams are not probed": {
 			"[-\tg.probe()\n-]",
