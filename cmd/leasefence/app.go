@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/leasefence/leasefence/internal/etcd"
 )
 
 // app is one run of leasefence.
@@ -159,15 +161,15 @@ func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) er
 	return a.use(func(client *clientv3.Client) error {
 		ctx, cancel := a.bounded(context.Background())
 		defer cancel()
-		return caused(ctx, f(ctx, client))
+		return caused(ctx, client, f(ctx, client))
 	})
 }
 
-// caused returns the cause of ctx for the error of a request that ctx has ended: etcd's client does not name the
-// endpoints.
-func caused(ctx context.Context, err error) error {
+// caused returns the cause of ctx for the error of a request that ctx has ended, and why there is no connection: etcd's
+// client does not name the endpoints, nor a certificate that is refused.
+func caused(ctx context.Context, client *clientv3.Client, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return cmp.Or(context.Cause(ctx), err)
+		return etcd.Of(client).Ended(ctx, cmp.Or(context.Cause(ctx), err))
 	}
 	return err
 }
@@ -188,7 +190,7 @@ func (a *app) reach(ctx context.Context, client *clientv3.Client, name string) e
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	_, err := client.Get(ctx, name+"/", clientv3.WithCountOnly())
-	return caused(ctx, err)
+	return caused(ctx, client, err)
 }
 
 // bounded returns a context that ends after --command-timeout. Its cause then is that etcd has not answered.

@@ -208,6 +208,7 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 	if t.hub.trail != nil {
 		go t.hub.trail.refresh() // the next look shows what it has read
 	}
+	err = caused(ctx, t.hub.client, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.news.tell()
@@ -216,7 +217,7 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 		if t.health.err == "" && t.seen > 0 {
 			t.add(&spell{Gap: true, Begin: t.health.millis()})
 		}
-		t.health.err = caused(ctx, err).Error()
+		t.health.err = err.Error()
 		return known, 0
 	}
 	if !t.behind {
