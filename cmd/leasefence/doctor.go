@@ -74,15 +74,15 @@ type doctor struct {
 func (d *doctor) add(f finding) { d.findings = append(d.findings, f) }
 
 func (d *doctor) run(ctx context.Context) error {
-	answers := false
+	serves := false
 	for _, endpoint := range d.app.etcd.endpoints {
-		answers = d.member(ctx, endpoint) || answers
+		serves = d.member(ctx, endpoint) || serves
 	}
 	d.oneCluster()
-	if !answers {
+	if !serves {
 		d.add(finding{
-			Level: levelWarn, Check: "everything else", Says: "NOT CHECKED: no endpoint answers",
-			Do: "Run doctor again when an endpoint answers.",
+			Level: levelWarn, Check: "everything else", Says: "NOT CHECKED: no endpoint serves locks",
+			Do: "Run doctor again when an endpoint does.",
 		})
 		return d.report()
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// member checks one endpoint. It reports whether the endpoint has answered.
+// member checks one endpoint. It reports whether the endpoint answers and, as far as it tells, serves locks.
 func (d *doctor) member(ctx context.Context, endpoint string) bool {
 	bounded, cancel := d.app.bounded(ctx)
 	defer cancel()
@@ -49,12 +49,11 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 			Do:   "Give the addresses of etcd's members instead, here and to all processes that lock.",
 		})
 	}
-	d.state(ctx, endpoint, answer, conn)
-	return true
+	return d.state(ctx, endpoint, answer, conn)
 }
 
-// state makes the findings on a member's answer, and on its commits if it serves locks.
-func (d *doctor) state(ctx context.Context, endpoint string, answer *etcdserverpb.StatusResponse, conn *grpc.ClientConn) {
+// state makes the findings on a member's answer, and on its commits if it serves locks. It reports whether it does.
+func (d *doctor) state(ctx context.Context, endpoint string, answer *etcdserverpb.StatusResponse, conn *grpc.ClientConn) (serves bool) {
 	d.clusters[answer.Header.GetClusterId()] = append(d.clusters[answer.Header.GetClusterId()], endpoint)
 	version := judge(answer.Version)
 	version.Endpoint = endpoint
@@ -65,16 +64,17 @@ func (d *doctor) state(ctx context.Context, endpoint string, answer *etcdserverp
 			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it grants no locks and renews no leases",
 			Do: "Restore a majority of the members, and the network between them.",
 		})
-		return
+		return false
 	case answer.IsLearner:
 		d.add(finding{
 			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
 			Do: "Leave it out of --endpoints, or promote it.",
 		})
-		return
+		return false
 	}
 	d.add(size(endpoint, answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
 	d.commits(ctx, endpoint, conn)
+	return true
 }
 
 // oneCluster checks that all endpoints belong to one cluster: a lock in one of two clusters excludes nobody in the

@@ -95,7 +95,7 @@ func TestSize(t *testing.T) {
 	require.Contains(t, size("", 1300*mib, mib, 0).Says, "1.3 GiB, 1.0 MiB of them in use")
 }
 
-// A member without a leader, and a learner, serve no locks: doctor does not measure their commits.
+// A member without a leader, and a learner, serve no locks: doctor does not measure their commits, nor ask them further.
 func TestState(t *testing.T) {
 	t.Parallel()
 	nowhere, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -112,7 +112,7 @@ func TestState(t *testing.T) {
 	} {
 		d := doctor{app: newApp(), clusters: map[uint64][]string{}}
 		d.app.etcd.commandTimeout = time.Minute
-		d.state(t.Context(), "a:1", tt.answer, nowhere)
+		require.Equal(t, len(tt.checks) == 3, d.state(t.Context(), "a:1", tt.answer, nowhere))
 		require.Equal(t, tt.checks, checks(d.findings))
 		require.Equal(t, tt.level, d.findings[1].Level)
 	}

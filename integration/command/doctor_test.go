@@ -237,6 +237,6 @@ func TestDoctor_etcdDown(t *testing.T) {
 	p := startWith(t, nil, "doctor", "--endpoints", "127.0.0.1:1", "--command-timeout", "500ms")
 	require.Equal(t, 1, p.end(t))
 	require.Regexp(t, `it has not answered \(--command-timeout is 500ms\): .*connection refused`, p.stdout.String())
-	require.Contains(t, p.stdout.String(), "NOT CHECKED: no endpoint answers")
+	require.Contains(t, p.stdout.String(), "NOT CHECKED: no endpoint serves locks")
 	require.Contains(t, p.stdout.String(), "0 OK, 1 WARN, 1 FAIL\n")
 }
