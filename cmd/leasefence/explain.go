@@ -168,7 +168,8 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 		return nil
 	}
 	for _, c := range q.Holders {
-		e.say("Now token %d holds it: %s. A resource that has seen that token refuses token %s.", c.Revision, named(c.Owner), e.Token)
+		now, _ := fence.NewToken(e.Era, c.Revision) // valid, as e.Token
+		e.say("Now token %d holds it: %s. A resource that has seen that token refuses token %s.", now, named(c.Owner), e.Token)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package command_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -37,7 +38,11 @@ func TestExplain_verdicts(t *testing.T) {
 	all = append(all, run("6"))
 	require.Zero(t, set.end(t))
 	unlock()
-	all = append(all, "Now it is unlocked.\n", run("2"))
+	etcds := contend(t, client, 3600, "job/", "", "") // a key of etcd's own packages, which have no owner
+	nine := fmt.Sprint(etcds.rev)
+	all = append(all, "Now it is unlocked.\n", run("2"), run("281474976710658"), run(nine))
+	etcds.leave(t, client, false)
+	all = append(all, run(nine))
 	resp, err := client.Get(rig.Bounded(t), "x")
 	require.NoError(t, err)
 	_, err = client.Compact(rig.Bounded(t), resp.Header.Revision)

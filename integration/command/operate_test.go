@@ -46,7 +46,7 @@ var variable = []struct {
 	{regexp.MustCompile(`LEASE-(of\d-)?[0-9a-z-]+`), "LEASE-${1}SUFFIX"},
 	{regexp.MustCompile(`the median of 10 is \S+, the slowest \S+;`), "the median of 10 is LATENCY, the slowest LATENCY;"},
 	{regexp.MustCompile(`etcd 3\.\d+\.\d+`), "etcd VERSION"},
-	{regexp.MustCompile(`\b\d+s\b`), "SECONDS"},
+	{regexp.MustCompile(`\b(\d+m)?\d+s\b`), "SECONDS"},
 	{regexp.MustCompile(`"ttl_seconds":\d+`), `"ttl_seconds":SECONDS`},
 	{regexp.MustCompile(`\b[\d.]+ (KiB|MiB|GiB)\b`), "SIZE"},
 	{regexp.MustCompile(`(?m) +$`), ""},
