@@ -28,19 +28,6 @@ func TestSession_closesSoon(t *testing.T) {
 	})
 }
 
-// If etcd answers, but there is too much to ask, the error says what to raise.
-func TestBounded_namesTheFlag(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp()
-		a.etcd.commandTimeout = 5 * time.Second
-		client := longQueue(t)
-		ctx, cancel := a.bounded(t.Context())
-		defer cancel()
-		_, err := lease.Inspect(ctx, client.Client, "a")
-		require.ErrorContains(t, err, "has not answered for 5s, or not in full (--command-timeout)")
-	})
-}
-
 // A deadline that ends before --command-timeout, such as one of a single attempt, is an error, too.
 func TestAsk_returnsAnyDeadline(t *testing.T) {
 	t.Parallel()

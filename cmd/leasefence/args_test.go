@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,17 @@ func TestUsage_wrongEnvironment(t *testing.T) {
 		t.Setenv("ETCDCTL_AUTH_JWT_TOKEN", "secret")
 		requireUsageError(t, "$ETCDCTL_AUTH_JWT_TOKEN is not supported", append(nowhere, "ls")...)
 	})
+}
+
+func TestLock_refusesWhatItCannotRun(t *testing.T) {
+	clearEnvironment(t)
+	for line, code := range map[string]int{
+		"lock a -- no-such-command": exitNotFound, "elect a -- no-such-command": exitNotFound, "lock a -- /dev/null": exitCannotRun,
+	} {
+		a := newApp()
+		a.stderr = io.Discard
+		require.Equal(t, code, a.run(append(nowhere, strings.Fields(line)...)), line)
+	}
 }
 
 // clearEnvironment unsets etcdctl's variables until the test ends.

@@ -167,59 +167,6 @@ func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 	}
 }
 
-func TestLock_notObtained(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	session := rig.NewSession(t, client, lease.Options{})
-	_, err := session.Lock(rig.Bounded(t), "job", lease.WithOwner("somebody else"))
-	require.NoError(t, err)
-	nobody := faults.NewProxy(t, addr)
-	nobody.Refuse()
-
-	for name, tt := range map[string]struct {
-		endpoint string
-		args     []string
-		says     string
-	}{
-		"held":      {addr, []string{"job", "--try"}, `held by "somebody else"`},
-		"no answer": {nobody.Addr(), []string{"--ttl", "2s", "another"}, "has not answered for 2s"},
-		"no wait":   {nobody.Addr(), []string{"--ttl", "1h", "--wait", "1s", "another"}, "not obtained in 1s"},
-		"no login":  {nobody.Addr(), []string{"--ttl", "1h", "--wait", "1s", "--user", "root:secret", "another"}, "not obtained in 1s"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			started := filepath.Join(t.TempDir(), "started")
-			p := lock(t, tt.endpoint, append(tt.args, "--", "touch", started)...)
-			require.Equal(t, 75, p.end(t))
-			require.Contains(t, p.stderr.String(), tt.says)
-			require.NoFileExists(t, started)
-		})
-	}
-}
-
-func TestLock_refusesWhatItCannotRun(t *testing.T) {
-	t.Parallel()
-	plain := filepath.Join(t.TempDir(), "plain")
-	require.NoError(t, os.WriteFile(plain, []byte("no program"), 0o600))
-	for name, tt := range map[string]struct {
-		args []string
-		code int
-		says string
-	}{
-		"wrong flags":      {[]string{"lock", "job", "--cert", "x", "--", "true"}, 64, "--cert and --key: one is empty"},
-		"not found":        {[]string{"lock", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
-		"elect, not found": {[]string{"elect", "job", "--", "no-such-command-anywhere"}, 127, "not found"},
-		"not executable":   {[]string{"lock", "job", "--", plain}, 126, "permission denied"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := start(t, "127.0.0.1:1", tt.args...) // there is no etcd to ask
-			require.Equal(t, tt.code, p.end(t))
-			require.Contains(t, p.stderr.String(), tt.says)
-		})
-	}
-}
-
 // If leasefence is killed, its command dies too: nobody else would stop it when the lock expires.
 func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 	t.Parallel()
