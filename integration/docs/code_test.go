@@ -114,18 +114,6 @@ func mutexOfEtcd(ctx context.Context, client *clientv3.Client) error {
 	return doTheWork(ctx)                    // nothing tells it that the lock is lost
 }
 
-func lockOfOurs(ctx context.Context, client *clientv3.Client) (err error) {
-	session, err := lease.NewSession(ctx, client, lease.Options{TTL: 10 * time.Second})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, session.Close(context.WithoutCancel(ctx))) }()
-
-	return session.Do(ctx, "invoices/nightly", func(ctx context.Context, _ fence.Token) error {
-		return doTheWork(ctx) // ctx ends before anybody else gets the lock, and carries the token
-	})
-}
-
 func adoptTheirs(ctx context.Context, client *clientv3.Client, theirs *concurrency.Session) error {
 	session, err := lease.Adopt(ctx, client, theirs.Lease(), lease.Options{})
 	if err != nil {
@@ -179,7 +167,6 @@ func TestDocuments_theirCodeRuns(t *testing.T) {
 	require.Equal(t, 40, balance)
 
 	require.NoError(t, mutexOfEtcd(ctx, client))
-	require.NoError(t, lockOfOurs(ctx, client))
 	theirs, err := concurrency.NewSession(client)
 	require.NoError(t, err)
 	require.NoError(t, adoptTheirs(ctx, client, theirs))
