@@ -15,7 +15,6 @@ import (
 
 const (
 	mostRows   = 200              // rows of the list that a browser gets
-	mostListed = 200_000          // names that are kept in memory
 	mostTopics = 64               // names that are watched at a time
 	linger     = 10 * time.Minute // how long a name is watched after its last viewer has left
 )
@@ -37,7 +36,6 @@ type hub struct {
 	listing news  // tells of a new list
 	current bool  // rows are recent enough to show: their next reading is not due yet, or somebody waits for it
 	rows    []row // sorted by name
-	capped  bool  // there are more names than mostListed
 	health  health
 }
 
@@ -78,12 +76,11 @@ type row struct {
 }
 
 type listView struct {
-	AsOf   int64  `json:"as_of"`
-	Error  string `json:"error,omitempty"`
-	Rows   []row  `json:"rows"`
-	Match  int    `json:"match"`
-	Locks  int    `json:"locks"`
-	Capped bool   `json:"capped,omitempty"`
+	AsOf  int64  `json:"as_of"`
+	Error string `json:"error,omitempty"`
+	Rows  []row  `json:"rows"`
+	Match int    `json:"match"`
+	Locks int    `json:"locks"`
 }
 
 // newHub starts a hub, which ends with ctx.
@@ -118,15 +115,15 @@ func (h *hub) scan() {
 			return
 		}
 		began := time.Now()
-		rows, capped, err := h.read()
+		rows, err := h.read()
 		// However long the list is, listing takes less than a tenth of the time, here and in etcd.
 		rest := max(h.every, 10*time.Since(began))
 		h.mu.Lock()
 		was := h.health.err
 		changed := !h.current
 		if err == nil {
-			changed = changed || capped != h.capped || !slices.Equal(rows, h.rows)
-			h.rows, h.capped = rows, capped
+			changed = changed || !slices.Equal(rows, h.rows)
+			h.rows = rows
 			h.health.answered()
 		} else {
 			h.health.err = err.Error()
@@ -157,16 +154,12 @@ func (h *hub) want() {
 	}
 }
 
-func (h *hub) read() (rows []row, capped bool, err error) {
+func (h *hub) read() (rows []row, err error) {
 	ctx, cancel := h.app.bounded(h.ctx)
 	defer cancel()
 	for q, err := range lease.List(ctx, h.client, h.prefix) {
 		if err != nil {
-			return nil, false, prefixWanted(err)
-		}
-		if len(rows) == mostListed {
-			capped = true
-			break
+			return nil, prefixWanted(err)
 		}
 		r := row{Name: q.Name, Holders: len(q.Holders), Waiters: len(q.Waiters)}
 		if r.Holders > 0 {
@@ -175,7 +168,7 @@ func (h *hub) read() (rows []row, capped bool, err error) {
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.Name, b.Name) })
-	return rows, capped, nil
+	return rows, nil
 }
 
 // viewList keeps the list up to date until the viewer leaves.
@@ -194,12 +187,12 @@ func (h *hub) viewList() (leave func()) {
 // list returns the list and its news. The list is nil if sent is its news, as the page has it then, or if it is too old.
 func (h *hub) list(prefix string, contended bool, sent news) (*listView, news) {
 	h.mu.Lock()
-	rows, capped, health, listing, current := h.rows, h.capped, h.health, h.listing, h.current
+	rows, health, listing, current := h.rows, h.health, h.listing, h.current
 	h.mu.Unlock()
 	if listing == sent || !current { // an old list must not look like the present state
 		return nil, listing
 	}
-	shown := &listView{AsOf: health.millis(), Error: health.err, Rows: []row{}, Locks: len(rows), Capped: capped}
+	shown := &listView{AsOf: health.millis(), Error: health.err, Rows: []row{}, Locks: len(rows)}
 	first, _ := slices.BinarySearchFunc(rows, prefix, func(r row, prefix string) int { return strings.Compare(r.Name, prefix) })
 	for _, r := range rows[first:] {
 		if !strings.HasPrefix(r.Name, prefix) {

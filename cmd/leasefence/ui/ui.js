@@ -156,7 +156,6 @@ function names() {
 	const what = asked.contended ? " that have waiters" : "";
 	let text = `${count(list.match)}${list.match === list.locks ? "" : " of " + count(list.locks)} names${what}`;
 	if (list.match > list.rows.length) text = `The first ${list.rows.length} of ${text}: narrow the prefix`;
-	if (list.capped) text += `. leasefence ui reads only the first ${count(list.locks)} names: start it with a PREFIX`;
 	if (!list.match) text = `No locks${asked.prefix ? ` with the prefix “${visible(asked.prefix)}”` : ""}${what}`;
 	if (list.error) text += `, as of ${moment(list.as_of)}: ${visible(list.error)}`;
 	put($("count"), text);
