@@ -13,8 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 )
 
 // ui has the argument and flags of "ui".
@@ -95,26 +93,18 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 		url += "#token=" + token
 	}
 
-	signals := process.CatchSignals()
 	h := a.newHub(ctx, client, u, kept)
 	pages := &uiServer{hub: h, write: u.write, local: local, token: token, say: a.say, streams: make(chan struct{}, mostStreams)}
 	server := &http.Server{
 		Handler: pages.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
 	if err := a.print(map[string]string{"url": url}, url+"\n"); err != nil {
 		return err
 	}
 	if !local {
 		go a.say("other computers can reach this address, and HTTP is not encrypted: use ssh -L, or put TLS in front")
 	}
-	select {
-	case err := <-served:
-		return err
-	case sig := <-signals: // nothing is waited for: a read of the audit trail may never end
-		return &exitError{code: process.SignalCode(sig)}
-	}
+	return server.Serve(listener) // until a signal ends the process: there is nothing to clean up
 }
 
 // seen is the listener's address as a browser can use it: the host's name instead of an unspecified address.

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -39,23 +38,6 @@ func startUI(t *testing.T, endpoints string, args ...string) (p *running, page s
 
 // of is the page's address with a name chosen.
 func of(page, name string) string { return page + "#" + url.Values{"name": {name}}.Encode() }
-
-// A signal ends ui while its first read of the audit trail does not end.
-func TestUI_endsWhileItReadsTheTrail(t *testing.T) {
-	t.Parallel()
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	p := start(t, "127.0.0.1:1", "ui", "--listen", "127.0.0.1:0", "--audit", pipe)
-	require.Eventually(t, func() bool {
-		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails until ui reads
-		if err == nil {
-			t.Cleanup(func() { _ = writer.Close() })
-		}
-		return err == nil
-	}, patience, time.Millisecond)
-	p.signal(t, syscall.SIGTERM)
-	require.Equal(t, 128+int(syscall.SIGTERM), p.end(t))
-}
 
 // The list shows the first of many names, and a search finds any.
 func TestUI_listsManyNames(t *testing.T) {
