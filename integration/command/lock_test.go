@@ -137,8 +137,7 @@ func TestLock_killsTheCommandWhenItWakesUpTooLate(t *testing.T) {
 	p := lock(t, addr, "--ttl", "5s", "--grace", "1s", "job", "--", "sh", "-c", obedient, running)
 	awaitFile(t, running+".child")
 	p.signal(t, syscall.SIGSTOP)
-	next, err := rig.NewSession(t, client, lease.Options{}).Lock(rig.Bounded(t), "job")
-	require.NoError(t, err)
+	next := rig.MustLock(t, rig.NewSession(t, client, lease.Options{}), "job")
 	p.signal(t, syscall.SIGCONT)
 
 	require.Equal(t, 74, p.end(t))
@@ -149,8 +148,7 @@ func TestLock_killsTheCommandWhenItWakesUpTooLate(t *testing.T) {
 func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
-	held, err := rig.NewSession(t, client, lease.Options{}).Lock(rig.Bounded(t), "job")
-	require.NoError(t, err)
+	held := rig.MustLock(t, rig.NewSession(t, client, lease.Options{}), "job")
 	for verb, sig := range map[string]syscall.Signal{"lock": syscall.SIGTERM, "elect": syscall.SIGINT} {
 		t.Run(verb, func(t *testing.T) {
 			started := filepath.Join(t.TempDir(), "started")

@@ -3,7 +3,6 @@
 package command_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -134,17 +133,12 @@ func operate(t *testing.T, line string) string {
 func stage(t *testing.T, client *clientv3.Client) (token string, unlock func()) {
 	t.Helper()
 	a, b := rig.NewSession(t, client, lease.Options{Owner: "host-a/1"}), rig.NewSession(t, client, lease.Options{Owner: "host-b/2"})
-	held, err := a.Lock(rig.Bounded(t), "jobs/nightly")
+	held := rig.MustLock(t, a, "jobs/nightly")
+	_, err := a.Permit(rig.Bounded(t), "jobs/exports", 3)
 	require.NoError(t, err)
-	_, err = a.Permit(rig.Bounded(t), "jobs/exports", 3)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
 	var waits sync.WaitGroup
-	waits.Go(func() { _, _ = b.Lock(ctx, "jobs/nightly") })
-	t.Cleanup(func() {
-		cancel()
-		waits.Wait()
-	})
+	waits.Go(func() { _, _ = b.Lock(t.Context(), "jobs/nightly") })
+	t.Cleanup(waits.Wait)
 	rig.AwaitQueue(t, client, "jobs/nightly", 2)
 	return held.Token().String(), func() { require.NoError(t, held.Unlock(rig.Bounded(t))) }
 }

@@ -145,8 +145,7 @@ func TestTables_onATerminal(t *testing.T) {
 	long := "jobs/" + strings.Repeat("name", 30)
 	s := rig.NewSession(t, client, lease.Options{Owner: "\x1b[2J\tevil\n" + strings.Repeat("owner ", 30)})
 	for _, name := range []string{odd, long} {
-		_, err := s.Lock(rig.Bounded(t), name)
-		require.NoError(t, err)
+		rig.MustLock(t, s, name)
 	}
 	for _, args := range [][]string{{"ls"}, {"get", long}, {"get", odd}, {"lock", "--try", odd, "--", "true"}} {
 		for _, columns := range []uint16{80, 120} {

@@ -3,7 +3,6 @@
 package command_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"net/url"
@@ -138,17 +137,15 @@ func TestUI_showsATimeline(t *testing.T) {
 	p.await(t, `document.getElementById("log").rows.length === 0 && document.body.dataset.state === "live"`)
 
 	a, b := rig.NewSession(t, client, lease.Options{Owner: "ledger@host-a/1188"}), rig.NewSession(t, client, lease.Options{Owner: "ledger@host-b/1204"})
-	first, err := a.Lock(rig.Bounded(t), name)
-	require.NoError(t, err)
+	first := rig.MustLock(t, a, name)
 	p.has(t, "#log", "holds")
 	require.NoError(t, first.Unlock(rig.Bounded(t)))
 	p.has(t, "#log", "released")
 
 	lost := contend(t, client, 15, name+"/", "-a", "ledger@host-c/977").rev // ui sees its end in time, whenever it reads the remaining time
-	waits := make(chan error, 1)
-	go func() { _, err := b.Lock(rig.Bounded(t), name); waits <- err }()
+	next := rig.Wait(t, b, name)
 	p.has(t, "#log", "lease expired")
-	require.NoError(t, <-waits)
+	rig.Await(t, next, "b never got the lock")
 	p.showsTheSame(t, client, name)
 	q, err := lease.Inspect(rig.Bounded(t), client, name)
 	require.NoError(t, err)
@@ -165,14 +162,11 @@ func TestUI_showsATimeline(t *testing.T) {
 	p.has(t, "#log .refused", fmt.Sprintf("refused by ledger, which had seen %d", q.Holders[0].Revision))
 	require.NotContains(t, eval[string](t, p, `document.body.textContent`), "elsewhere")
 	if *screenshot {
-		c, leave := context.WithCancel(t.Context())
 		another := rig.NewSession(t, client, lease.Options{Owner: "ledger@host-a/1301"})
-		go func() { _, err := another.Lock(c, name); waits <- err }()
+		go func() { _, _ = another.Lock(t.Context(), name) }()
 		p.has(t, "#waiters", "ledger@host-a/1301")
 		p.await(t, `document.querySelector("#waiters .number").textContent.endsWith(" s")`)
 		takeScreenshot(t, p)
-		leave()
-		require.ErrorIs(t, <-waits, context.Canceled)
 	}
 	require.NoError(t, os.WriteFile(trail, []byte(rows+refused), 0o600)) // a row may be there twice, as after two exports
 	p.await(t, `document.querySelectorAll("#log .refused").length === 2`)
