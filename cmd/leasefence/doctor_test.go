@@ -95,7 +95,7 @@ func TestSize(t *testing.T) {
 	require.Contains(t, size("", 1300*mib, mib, 0).Says, "1.3 GiB, 1.0 MiB of them in use")
 }
 
-// A member without a leader, and a learner, serve no locks: doctor does not measure their commits, nor ask them further.
+// A member without a leader, and a learner, serve no locks: doctor measures no commits of theirs, and asks no further.
 func TestState(t *testing.T) {
 	t.Parallel()
 	nowhere, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// If etcd does not answer, no command hangs, and each says so, and why there is no connection. With a user, etcd's client
-// authenticates before the command begins, and does not say why.
+// If etcd does not answer, no command hangs, and each says so, and why there is no connection. With a user, etcd's
+// client authenticates before the command begins, and does not say why.
 func TestDown_everyCommandSaysSo(t *testing.T) {
 	t.Parallel()
 	const silent = `etcd at \[\\?"127.0.0.1:1\\?"\] has not answered for `
