@@ -94,4 +94,9 @@
 //
 // A call costs one round trip, as without the fence, and a short script on the server: a GET and, except for Check, a
 // SET of the mark.
+//
+// # Permissions
+//
+// A user needs EVALSHA, EVAL, GET and SET, and the commands of its own, for the keys of the marks and of its data. Probe
+// needs INFO.
 package redisfence

@@ -15,7 +15,8 @@ type Script struct {
 // syntax error at the first [Marks.Run], before anything is written.
 //
 // The body is the body of a function. KEYS and ARGV have the keys and arguments of Run, without the mark and the token.
-// Run returns its result. The body must not use keys that are not in KEYS, and must not write to a mark.
+// Run returns its result. The body must not use keys that are not in KEYS, and must not write to a mark. SCRIPT KILL does
+// not stop it, since the guard has written.
 func NewScript(body string) *Script {
 	// The body comes first, so that the server's messages have the caller's line numbers.
 	return newScript("local function body(KEYS, ARGV) " + body + "\nend\n" + luaAdmit + luaGuard)

@@ -42,7 +42,9 @@
 // detects no conflicts, such as a ring of asynchronous replicas, cannot be fenced.
 //
 // Marks sends every statement through a *sql.DB in a transaction, except UpdateRow on PostgreSQL and SQLite. So
-// autocommit=0 in a DSN is allowed, and so is a proxy that sends statements outside of transactions to a replica.
+// autocommit=0 in a DSN is allowed, and so is a proxy that sends statements outside of transactions to a replica. Marks
+// uses no state of a session: PgBouncer may pool by transaction. The driver's way to send statements must suit it, as
+// default_query_exec_mode=exec in the DSN of pgx does.
 //
 // # Readers
 //
@@ -108,6 +110,10 @@
 //     LOCK TABLES commit, and a deadlock rolls back. The function of Do must run none of these and must return the
 //     errors of its statements. If it succeeds before the context ends, Do detects the end of the transaction:
 //     ErrUnknown. After a Check nothing detects it.
+//   - On SQLite, connections that share a cache must not set PRAGMA read_uncommitted: they would take a mark, or data,
+//     for committed that is rolled back later.
+//   - On MySQL and MariaDB completion_type must be NO_CHAIN, its default, and MariaDB's sql_mode must not have
+//     EMPTY_STRING_IS_NULL: otherwise calls fail with an error of the driver.
 //   - database/sql has no context for COMMIT and ROLLBACK, and the driver for MySQL then waits for as long as a silent
 //     network does: Do may outlast its context. Set readTimeout in the DSN.
 //   - Without synchronous replication a promoted replica may lack the last commits and marks. So may a server that
