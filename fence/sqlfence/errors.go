@@ -1,15 +1,6 @@
 package sqlfence
 
-import (
-	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/fence/internal/sqlmark"
-)
-
-// The refusals of the verbs are errors of package fence. This keeps the links to it in the documentation.
-var (
-	_ *fence.StaleError
-	_ *fence.OtherLockError
-)
+import "github.com/leasefence/leasefence/fence/internal/sqlmark"
 
 // prefix starts every error.
 const prefix = "sqlfence"
