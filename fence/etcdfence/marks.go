@@ -1,6 +1,7 @@
 package etcdfence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -52,9 +53,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 	if kv == nil {
 		return nil, errors.New("etcdfence: kv is nil, want the KV of an etcd client")
 	}
-	if opts.Prefix == "" {
-		opts.Prefix = defaultPrefix
-	}
+	opts.Prefix = cmp.Or(opts.Prefix, defaultPrefix)
 	if err := admission.CheckName("etcdfence: Options.Prefix", opts.Prefix, "", ""); err != nil {
 		return nil, err
 	}

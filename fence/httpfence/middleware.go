@@ -2,6 +2,7 @@ package httpfence
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,10 +123,7 @@ func NewAtomicMiddleware(
 		return nil, errors.New("httpfence: Options.CheckRead is set, want nil: NewAtomicMiddleware checks with its guard")
 	}
 	opts.CheckRead = guard.CheckReadContext
-	limit := opts.MaxBody
-	if limit == 0 {
-		limit = defaultMaxBody
-	}
+	limit := cmp.Or(opts.MaxBody, defaultMaxBody)
 	return newMiddleware(resource, opts,
 		func(next http.Handler, w http.ResponseWriter, r *http.Request, name string, t fence.Token) error {
 			if returnsEarly(next, r) {

@@ -113,19 +113,12 @@ func (library) FitDB(db DB) error {
 
 // absent reports whether q is nil, one of pgx's nil pointers or a connection that was given back to its pool.
 func absent(q any) bool {
-	switch q := q.(type) {
-	case nil:
+	switch q {
+	case nil, (*pgxpool.Pool)(nil), (*pgxpool.Conn)(nil), (*pgxpool.Tx)(nil), (*pgx.Conn)(nil):
 		return true
-	case *pgxpool.Pool:
-		return q == nil
-	case *pgxpool.Conn:
-		return q == nil || released(q)
-	case *pgxpool.Tx:
-		return q == nil
-	case *pgx.Conn:
-		return q == nil
 	}
-	return false
+	c, ok := q.(*pgxpool.Conn)
+	return ok && released(c)
 }
 
 // released reports whether c was released. Only the panic of its methods shows that.

@@ -67,20 +67,16 @@ func New(client redis.UniversalClient, opts Options) (*Marks, error) {
 func (m *Marks) MarkKey(resource string) string { return m.opts.Prefix + "{" + resource + "}" }
 
 func checkClient(client redis.UniversalClient) error {
-	switch c := client.(type) {
-	case *redis.Client:
-		if c != nil {
-			return nil
-		}
-	case *redis.ClusterClient:
-		if c != nil {
-			return nil
-		}
-	case nil:
-	default:
-		return fmt.Errorf("redisfence: client is a %T, want a *redis.Client or a *redis.ClusterClient", client)
+	const want = "want a *redis.Client or a *redis.ClusterClient"
+	switch client {
+	case nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil):
+		return errors.New("redisfence: client is nil, " + want)
 	}
-	return errors.New("redisfence: client is nil, want a *redis.Client or a *redis.ClusterClient")
+	switch client.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		return nil
+	}
+	return fmt.Errorf("redisfence: client is a %T, %s", client, want)
 }
 
 // admit checks what every call needs before it sends anything, and returns the bid that ctx carries.

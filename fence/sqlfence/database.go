@@ -16,22 +16,16 @@ type Queryer interface {
 
 // fit returns an error if q cannot be used. It also finds nil pointers in the interface.
 func fit(q Queryer, dialect Dialect) error {
-	switch q := q.(type) {
-	case nil:
+	switch q {
+	case nil, (*sql.Conn)(nil):
 		return errors.New("sqlfence: q is nil, want a *sql.Tx, *sql.DB or *sql.Conn")
-	case *sql.DB:
-		if q == nil {
-			return errors.New("sqlfence: db is nil, want a *sql.DB")
-		}
-		return dialect.fits(q)
-	case *sql.Tx:
-		if q == nil {
-			return errors.New("sqlfence: tx is nil, want a *sql.Tx that has begun")
-		}
-	case *sql.Conn:
-		if q == nil {
-			return errors.New("sqlfence: q is a nil *sql.Conn, want one that is open")
-		}
+	case (*sql.DB)(nil):
+		return errors.New("sqlfence: db is nil, want a *sql.DB")
+	case (*sql.Tx)(nil):
+		return errors.New("sqlfence: tx is nil, want a *sql.Tx that has begun")
+	}
+	if db, ok := q.(*sql.DB); ok {
+		return dialect.fits(db)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package sqlmark
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,9 +101,8 @@ func (e *Engine[D, T]) History(ctx context.Context, db D, q Query) (tenures []au
 		return nil, nil, fmt.Errorf("%s: history: Query.Limit is %d, want 0 for %d, or 1 to %d", e.pkg, q.Limit, defaultLimit, maxLimit)
 	case !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until):
 		return nil, nil, fmt.Errorf("%s: history: Query.Since is %s, want a time before Query.Until, %s", e.pkg, q.Since, q.Until)
-	case q.Limit == 0:
-		q.Limit = defaultLimit
 	}
+	q.Limit = cmp.Or(q.Limit, defaultLimit)
 	if q.Resource != "" {
 		if err := e.checkResource("Query.Resource", q.Resource); err != nil {
 			return nil, nil, err

@@ -1,6 +1,7 @@
 package sqlmark
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -54,12 +55,8 @@ func None[D, T any](pkg string) *Engine[D, T] { return &Engine[D, T]{pkg: pkg} }
 
 // New returns an engine. The error names the field of the adapter's Options, the value and the legal range.
 func New[D, T any](c Config, lib Library[D, T]) (*Engine[D, T], error) {
-	if c.Table == "" {
-		c.Table = DefaultTable
-	}
-	if c.Attempts == 0 {
-		c.Attempts = defaultAttempts
-	}
+	c.Table = cmp.Or(c.Table, DefaultTable)
+	c.Attempts = cmp.Or(c.Attempts, defaultAttempts)
 	newStore, ok := stores[c.Dialect]
 	if !ok {
 		return nil, fmt.Errorf("%s: dialect is %s, want PostgreSQL, MySQL or SQLite", c.Package, c.Dialect)

@@ -1,6 +1,7 @@
 package sqlmark
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -75,9 +76,7 @@ func (e *Engine[D, T]) rowUpdate(ctx context.Context, fit error, row Row, set st
 	if fit != nil {
 		return nil, fit
 	}
-	if row.Column == "" {
-		row.Column = DefaultColumn
-	}
+	row.Column = cmp.Or(row.Column, DefaultColumn)
 	name, err := parseTable(e.pkg, "Table", row.Table, maxIdentifier, e.dialect)
 	if err != nil || !legalIdentifier(row.Key, maxIdentifier) || !legalIdentifier(row.Column, maxIdentifier) || row.ID == nil {
 		return nil, fmt.Errorf("%s: Row is table %s, key %s, column %s, want names of 1 to %d letters, digits and "+
