@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/internal/scope"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // tenure is what a context carries: a token of a writer or of a reader, and the name of its lock.
@@ -56,23 +56,13 @@ func TestContext_carriesOneTenure(t *testing.T) {
 	requireCarries(t, reader, tenure{read: 54, lock: "catalogue"})
 }
 
-// inside is the context of a function that runs under a lock, inside of another's, as lease.Session.Do makes it.
-//
-//nolint:revive // as other helpers, it begins with t
-func inside(t *testing.T, outer, handle context.Context) context.Context {
-	t.Helper()
-	work, done := scope.Work(handle, outer)
-	t.Cleanup(done)
-	return work
-}
-
 func TestForLock(t *testing.T) {
-	nested := inside(t, of(t, "report", 41), of(t, "accounts", 54))
+	nested := fencetest.Inside(t, of(t, "accounts", 54), of(t, "report", 41))
 	requireCarries(t, fence.ForLock(nested, "report"), tenure{write: 41, lock: "report"})
 	requireCarries(t, fence.ForLock(nested, "accounts"), tenure{write: 54, lock: "accounts"})
 	requireCarries(t, fence.ForLock(nested, "other"), tenure{})
 
-	reader := inside(t, nested, readerOf(t, "catalogue", 60))
+	reader := fencetest.Inside(t, readerOf(t, "catalogue", 60), nested)
 	requireCarries(t, fence.ForLock(reader, "report"), tenure{write: 41, lock: "report"})
 	requireCarries(t, fence.ForLock(reader, "catalogue"), tenure{read: 60, lock: "catalogue"})
 

@@ -11,15 +11,14 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/audit"
-	"github.com/leasefence/leasefence/internal/scope"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // Each token has its own holder, also where locks are nested.
 func TestFromContext(t *testing.T) {
 	report, accounts := audit.Holder{Name: "host/7"}, audit.Holder{Name: "host/8", TTL: time.Second}
 	outer := audit.NewContext(fence.WithLock(fence.NewContext(t.Context(), 41), "report"), report)
-	inner, done := scope.Work(audit.NewContext(fence.WithLock(fence.NewContext(t.Context(), 54), "accounts"), accounts), outer)
-	defer done()
+	inner := fencetest.Inside(t, audit.NewContext(fence.WithLock(fence.NewContext(t.Context(), 54), "accounts"), accounts), outer)
 	for lock, want := range map[string]audit.Holder{"report": report, "accounts": accounts, "other": {}} {
 		require.Equal(t, want, audit.FromContext(fence.ForLock(inner, lock)))
 	}

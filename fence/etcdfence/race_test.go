@@ -2,6 +2,7 @@ package etcdfence_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -71,10 +72,7 @@ func TestMarks_interleaved(t *testing.T) {
 				m, err := etcdfence.NewMarks(c, etcdfence.Options{AllowUnnamed: tt.lock == "lax"})
 				require.NoError(t, err)
 				verb := verbs(m)[tt.verb]
-				ctx := verb.Context(t.Context(), 41)
-				if tt.lock == "accounts" {
-					ctx = verb.Context(t.Context(), 41, tt.lock)
-				}
+				ctx := verb.Holder(t.Context(), 41, strings.TrimPrefix(tt.lock, "lax"))
 				sent := len(c.Calls(fakeetcd.Any))
 				hold, n := make(chan struct{}), 0
 				c.Inject(fakeetcd.Txn, fakeetcd.Fault{Until: hold, Match: func(fakeetcd.Call) bool { n++; return n == tt.at }})

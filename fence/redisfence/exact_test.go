@@ -85,10 +85,7 @@ func FuzzMarks_mark(f *testing.F) {
 		m, ok := admission.ParseMarks(mark)
 		for _, name := range []string{"Check", "Claim", "ClaimRead"} {
 			v, after := verbs(stored)[name], mark
-			ctx := v.Context(t.Context(), token)
-			if lock != "" {
-				ctx = v.Context(t.Context(), token, lock)
-			}
+			ctx := v.Holder(t.Context(), token, lock)
 			require.NoError(t, c.Set(t.Context(), key, mark, 0).Err())
 			err := v.Call(ctx, "orders")
 			switch {

@@ -221,7 +221,7 @@ func TestBucket_Update_failure(t *testing.T) {
 		_ = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { panic("bug") })
 	})
 	_, err := told.Last()
-	require.ErrorContains(t, err, "0 events")
+	require.ErrorContains(t, err, "0 times")
 	elsewhere := fmt.Errorf("elsewhere: %w", fence.ErrStale)
 	err = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { return []byte("new"), elsewhere })
 	require.ErrorIs(t, err, elsewhere)

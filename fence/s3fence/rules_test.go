@@ -30,14 +30,7 @@ func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
 // of returns the context of a lock's holder; with "" the token comes without a name.
 func of(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
-	return named(fence.NewContext(t.Context(), token), lock)
-}
-
-func named(ctx context.Context, lock string) context.Context {
-	if lock == "" {
-		return ctx
-	}
-	return fence.WithLock(ctx, lock)
+	return fencetest.Verb{}.Holder(t.Context(), token, lock)
 }
 
 // writes reports whether a verb also writes if no mark has to change.
@@ -147,7 +140,7 @@ func TestBucket_anotherAtEveryStep(t *testing.T) {
 						b, other := newBucket(t, store.RoundTrip, s3fence.Options{}), newBucket(t, store.serve, s3fence.Options{})
 						if before.Write != 0 {
 							put := verbs(other)["Put"]
-							require.NoError(t, put.Call(named(put.Context(t.Context(), before.Write), before.Lock), "rows"))
+							require.NoError(t, put.Call(put.Holder(t.Context(), before.Write, before.Lock), "rows"))
 						}
 						var comerErr error
 						var left string
@@ -159,7 +152,7 @@ func TestBucket_anotherAtEveryStep(t *testing.T) {
 							between = store.objects["/data/rows"]
 						}}
 						v := verbs(b)[own.verb]
-						err := v.Call(named(v.Context(t.Context(), own.token), own.lock), "rows")
+						err := v.Call(v.Holder(t.Context(), own.token, own.lock), "rows")
 
 						if s == (step{http.MethodPut, true}) || s.answered && refused != nil {
 							after, want := before.After(v, own.token, own.lock, false)

@@ -94,6 +94,11 @@ func (r *rig) runOn(ctx context.Context, resource string, how form, at func(step
 	return err
 }
 
+// checked runs body in a transaction under CheckRead.
+func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) error) error {
+	return r.runOn(ctx, resource, checkRead, at, func(_ context.Context, tx conn) error { return body(tx) })
+}
+
 func (r *rig) guard(ctx context.Context, tx conn, resource string, how form) error {
 	switch how {
 	case checkRead:

@@ -15,6 +15,7 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 	"github.com/leasefence/leasefence/integration/storetest"
+	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 func TestMain(m *testing.M) { storetest.Main(m) }
@@ -211,6 +212,29 @@ func as(t *testing.T, token fence.Token) context.Context {
 	ctx, cancel := context.WithTimeout(fence.NewContext(t.Context(), token), patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// asReader returns a context that carries a reader's token.
+func asReader(t *testing.T, token fence.Token) context.Context {
+	t.Helper()
+	return fence.NewReadContext(as(t, token), fence.ReadToken(token))
+}
+
+// of returns the context of a lock's holder, and readerOf that of a reader.
+func of(t *testing.T, lock string, token fence.Token) context.Context {
+	t.Helper()
+	return fence.WithLock(as(t, token), lock)
+}
+
+func readerOf(t *testing.T, lock string, token fence.Token) context.Context {
+	t.Helper()
+	return fence.WithLock(asReader(t, token), lock)
+}
+
+// holding returns the context of a holder who may call a verb, with the token of a lock unless that is "".
+func holding(t *testing.T, v fencetest.Verb, token fence.Token, lock string) context.Context {
+	t.Helper()
+	return v.Holder(as(t, token), token, lock)
 }
 
 // row is the row of the table data: the number of writes, their newest token, and the number of writes that came after

@@ -50,6 +50,14 @@ func (v Verb) Context(ctx context.Context, token fence.Token, locks ...string) c
 	return fence.WithLock(ctx, locks...)
 }
 
+// Holder is Context for the token of one lock, or without a name if lock is "".
+func (v Verb) Holder(ctx context.Context, token fence.Token, lock string) context.Context {
+	if lock == "" {
+		return v.Context(ctx, token)
+	}
+	return v.Context(ctx, token, lock)
+}
+
 // Step is a call of a verb, for Watch.
 type Step struct {
 	Name          string
@@ -182,11 +190,8 @@ func (r Rules) have(t *testing.T, m Marks) string {
 		if c.token == 0 {
 			continue
 		}
-		v, locks := r.Verbs[c.verb], []string{}
-		if m.Lock != "" {
-			locks = append(locks, m.Lock)
-		}
-		require.NoError(t, v.Call(v.Context(t.Context(), c.token, locks...), resource))
+		v := r.Verbs[c.verb]
+		require.NoError(t, v.Call(v.Holder(t.Context(), c.token, m.Lock), resource))
 	}
 	return resource
 }

@@ -2,14 +2,10 @@ package fencetest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/leasefence/leasefence/fence"
 )
-
-// errTold reports a call of the hooks that differs from the answer of the verb.
-var errTold = errors.New("the hooks disagree with the verb")
 
 // Told records calls of a store's hooks. Make it with room for some.
 type Told chan Event
@@ -42,7 +38,7 @@ func (t Told) Last() (last Event, err error) {
 		last = <-t
 	}
 	if n != 1 {
-		err = fmt.Errorf("%w: %d events, want 1; the last is %v", errTold, n, last)
+		err = fmt.Errorf("the hooks were called %d times, want 1; the last is %v", n, last)
 	}
 	return last, err
 }

@@ -14,11 +14,11 @@ import (
 // writer and reader make the contexts of holders.
 var writer, reader = Verb{}, Verb{Reads: true}
 
-// inside returns the context of a function that runs under a lock inside the function of another lock, as
+// Inside returns the context of a function that runs under a lock inside the function of another lock, as
 // lease.Session.Do does.
 //
 //nolint:revive // t comes first, as in other helpers
-func inside(t *testing.T, handle, caller context.Context) context.Context {
+func Inside(t *testing.T, handle, caller context.Context) context.Context {
 	t.Helper()
 	ctx, done := scope.Work(handle, caller)
 	t.Cleanup(done)
@@ -49,7 +49,7 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 	require.NoError(t, send(fence.ForLock(writer.Context(t.Context(), 54, "a", "b"), "b"), c))
 	require.Equal(t, tenure{token: 54, lock: "b", named: true}, got)
 
-	nested := inside(t, writer.Context(t.Context(), 54, "inner"), writer.Context(t.Context(), 41, "outer"))
+	nested := Inside(t, writer.Context(t.Context(), 54, "inner"), writer.Context(t.Context(), 41, "outer"))
 	require.NoError(t, send(nested, c))
 	require.Equal(t, tenure{token: 54, lock: "inner", named: true}, got)
 	require.NoError(t, send(fence.ForLock(nested, "outer"), c))

@@ -106,22 +106,18 @@ func (w Wire) failedCheck(t *testing.T, s Server) {
 	s.Handle = func(context.Context) error { t.Error("the handler has run"); return nil }
 	var got []any
 	s.Check = func(ctx context.Context, resource string, token fence.Token) error {
-		carried, _ := fence.FromContext(ctx)
-		lock, _ := fence.LockFromContext(ctx)
-		got = []any{carried, resource, token, lock}
+		got = []any{tenureOf(ctx), resource, token}
 		return errors.New("dial 10.0.0.7: refused")
 	}
 	s.CheckRead = func(ctx context.Context, resource string, token fence.ReadToken) error {
-		carried, _ := fence.ReadFromContext(ctx)
-		lock, _ := fence.LockFromContext(ctx)
-		got = []any{fence.Token(carried), resource, fence.Token(token), lock}
-		return errors.New("dial 10.0.0.7: refused")
+		return s.Check(ctx, resource, fence.Token(token))
 	}
 	for _, s.ReadOnly = range []bool{false, true} {
-		err := send(Verb{Reads: s.ReadOnly}.Context(t.Context(), 54, "accounts"), w.Start(t, s))
+		ctx := Verb{Reads: s.ReadOnly}.Context(t.Context(), 54, "accounts")
+		err := send(ctx, w.Start(t, s))
 		require.ErrorIs(t, err, ErrUnchecked)
 		require.NotContains(t, err.Error(), "10.0.0.7")
-		require.Equal(t, []any{fence.Token(54), "orders", fence.Token(54), "accounts"}, got)
+		require.Equal(t, []any{tenureOf(ctx), "orders", fence.Token(54)}, got)
 	}
 }
 
