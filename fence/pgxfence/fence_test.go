@@ -40,24 +40,17 @@ func TestNew_refusesBadOptions(t *testing.T) {
 	}
 }
 
-// One table serves both packages.
-func TestSchema_isThatOfSqlfence(t *testing.T) {
+// One table serves both packages, and their errors match each other.
+func TestMarks_areThoseOfSqlfence(t *testing.T) {
 	require.Equal(t, sqlfence.DefaultTable, pgxfence.DefaultTable)
 	require.Equal(t, sqlfence.DefaultColumn, pgxfence.DefaultColumn)
 	other, err := sqlfence.New(sqlfence.PostgreSQL, sqlfence.Options{})
 	require.NoError(t, err)
 	require.Equal(t, other.Schema(), newFence(t, pgxfence.Options{}).Schema())
-}
-
-func TestErrors_matchThoseOfSqlfence(t *testing.T) {
-	for ours, theirs := range map[error]error{
-		pgxfence.ErrUnknown:   sqlfence.ErrUnknown,
-		pgxfence.ErrUnclaimed: sqlfence.ErrUnclaimed,
-		pgxfence.ErrNoTable:   sqlfence.ErrNoTable,
-		pgxfence.ErrNoRow:     sqlfence.ErrNoRow,
-	} {
-		require.ErrorIs(t, ours, theirs)
-	}
+	require.Same(t, sqlfence.ErrUnknown, pgxfence.ErrUnknown)
+	require.Same(t, sqlfence.ErrUnclaimed, pgxfence.ErrUnclaimed)
+	require.Same(t, sqlfence.ErrNoTable, pgxfence.ErrNoTable)
+	require.Same(t, sqlfence.ErrNoRow, pgxfence.ErrNoRow)
 }
 
 // The test of sqlfence has the tokens, names and functions that the shared engine refuses.
