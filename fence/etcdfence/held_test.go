@@ -192,12 +192,7 @@ func TestNewKV_refusesBadInput(t *testing.T) {
 		require.ErrorContains(t, err, "kv is nil")
 		_, err = newKV(t, c, h).Compact(t.Context(), 2)
 		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.NotImplements(t, (*etcdfence.Holder)(nil), (*lease.ReadLock)(nil))
 		require.Len(t, srv.Calls(fakeetcd.Any), calls, "nothing was sent")
 	})
-}
-
-// The handle of a read lock is no Holder.
-func TestNewKV_takesNoReadLock(t *testing.T) {
-	_, is := any((*lease.ReadLock)(nil)).(etcdfence.Holder)
-	require.False(t, is)
 }

@@ -3,6 +3,7 @@ package etcdfence_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
+	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -19,6 +21,11 @@ var (
 	_ etcdfence.Holder = (*lease.Lock)(nil)
 	_ etcdfence.Holder = (*election.Leadership)(nil)
 )
+
+func TestMain(m *testing.M) {
+	clock.System = clock.Clock{} // the fake clock of the tests' bubbles
+	os.Exit(m.Run())
+}
 
 // start makes a server and a client for the bubble of the calling test.
 func start(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/iotest"
 
@@ -92,10 +91,7 @@ func TestNewAtomicMiddleware_brokenBody(t *testing.T) {
 	handler := atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the handler has run")
 	}))
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", iotest.ErrReader(io.ErrUnexpectedEOF))
-	r.Header.Set(httpfence.Header, "54")
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, r)
-	requireProblem(t, w.Result(), w.Body.String(), http.StatusBadRequest, "about:blank")
+	resp, body := request(t.Context(), handler, 54, iotest.ErrReader(io.ErrUnexpectedEOF))
+	requireProblem(t, resp, body, http.StatusBadRequest, "about:blank")
 	require.Empty(t, g.Marks())
 }

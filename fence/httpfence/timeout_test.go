@@ -2,6 +2,7 @@ package httpfence_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -14,13 +15,13 @@ import (
 	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-// request serves one request with a token, without a network.
-func request(ctx context.Context, h http.Handler, token fence.Token) *http.Response {
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
+// request serves one request with a token, without a network, and returns the response and its body.
+func request(ctx context.Context, h http.Handler, token fence.Token, body io.Reader) (*http.Response, string) {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", body)
 	r.Header.Set(httpfence.Header, token.String())
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	return w.Result()
+	return w.Result(), w.Body.String()
 }
 
 // http.TimeoutHandler answers while its handler still runs. Inside the middleware that would let in a newer token
@@ -43,7 +44,7 @@ func TestNewAtomicMiddleware_timeoutHandlerInside(t *testing.T) {
 					<-claimed
 					late = true
 				}), time.Second, "")
-				resp := request(t.Context(), atomicly(t, &g, httpfence.Options{})(wrap(slow)), 41)
+				resp, _ := request(t.Context(), atomicly(t, &g, httpfence.Options{})(wrap(slow)), 41, nil)
 				require.NoError(t, g.Claim("orders", 54))
 				close(claimed)
 				synctest.Wait()
@@ -62,7 +63,7 @@ func TestNewAtomicMiddleware_timeoutHandlerOutside(t *testing.T) {
 		fenced := atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			<-resume
 		}))
-		resp := request(t.Context(), http.TimeoutHandler(fenced, time.Second, ""), 41)
+		resp, _ := request(t.Context(), http.TimeoutHandler(fenced, time.Second, ""), 41, nil)
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 
 		accepted := make(chan error, 1)
@@ -71,5 +72,22 @@ func TestNewAtomicMiddleware_timeoutHandlerOutside(t *testing.T) {
 		require.Empty(t, accepted, "41 may still write")
 		close(resume)
 		require.NoError(t, <-accepted)
+	})
+}
+
+type reader func([]byte) (int, error)
+
+func (f reader) Read(p []byte) (int, error) { return f(p) }
+
+// A holder that is paused while it sends its body must not keep its successor out.
+func TestNewAtomicMiddleware_doesNotWaitForABody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // where a successor that waits is a deadlock
+		var g fence.Guard
+		paused := reader(func([]byte) (int, error) {
+			require.NoError(t, g.Claim("orders", 54))
+			return 0, io.EOF
+		})
+		resp, _ := request(t.Context(), atomicly(t, &g, httpfence.Options{})(nil), 41, paused)
+		require.ErrorIs(t, httpfence.ReadError(resp), fence.ErrStale)
 	})
 }
