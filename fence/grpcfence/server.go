@@ -48,9 +48,10 @@ var (
 	_ grpc.StreamServerInterceptor = (*Server)(nil).Stream
 )
 
-// NewServer returns interceptors that refuse calls early. They call check, for example [fence.Guard.CheckContext], with the
-// call's context, resource and token, and call the handler only if check returns nil. The handler gets the token with [fence.FromContext], and check and
-// handler get the name of its lock, if the call has it, with [fence.LockFromContext].
+// NewServer returns interceptors that refuse calls early. They call check, for example [fence.Guard.CheckContext], with
+// the call's context, resource and token, and call the handler only if check returns nil. The handler gets the token
+// with [fence.FromContext], and check and handler get the name of its lock, if the call has it, with
+// [fence.LockFromContext].
 //
 // A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the
 // token to its store, which compares it in one step with the write, and return the store's error. For resources in this

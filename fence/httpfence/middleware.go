@@ -59,9 +59,10 @@ type Options struct {
 	MaxBody int64
 }
 
-// NewMiddleware returns a middleware that refuses requests early. It calls check, for example [fence.Guard.CheckContext],
-// with the request's context, resource and token, and calls the handler only if check returns nil. The handler gets the token with [fence.FromContext], and
-// check and handler get the name of its lock, if the request has it, with [fence.LockFromContext].
+// NewMiddleware returns a middleware that refuses requests early. It calls check, for example
+// [fence.Guard.CheckContext], with the request's context, resource and token, and calls the handler only if check
+// returns nil. The handler gets the token with [fence.FromContext], and check and handler get the name of its lock, if
+// the request has it, with [fence.LockFromContext].
 //
 // A newer token may be accepted after check has returned and before the handler writes. So the handler must pass the
 // token to its store, which compares it in one step with the write, and write the store's refusal with [Error]. For a
