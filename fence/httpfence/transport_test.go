@@ -29,6 +29,13 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *recorder) CloseIdleConnections() { r.idle++ }
 
+func roundTrip(t *testing.T, transport *httpfence.Transport, r *http.Request) {
+	t.Helper()
+	resp, err := transport.RoundTrip(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+}
+
 // tokens are the tokens and names of locks that a server was sent, request by request.
 func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]string) {
 	t.Helper()
@@ -70,15 +77,11 @@ func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 		transport, err := httpfence.NewTransport(&base, c.hosts...)
 		require.NoError(t, err)
 		r := post(fencetest.Verb{}.Context(t.Context(), 54, "accounts"), t, c.url)
-		resp, err := transport.RoundTrip(r)
-		require.NoError(t, err)
+		roundTrip(t, transport, r)
 		require.Empty(t, r.Header, "the caller's request stays as it was")
-		require.NoError(t, resp.Body.Close())
 		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.Header) == "54", "%v: %s", c.hosts, c.url)
 		require.Equal(t, c.sent, base.sent[0].Header.Get(httpfence.LockHeader) == "accounts", "%v: %s", c.hosts, c.url)
-		resp, err = transport.RoundTrip(post(fence.NewReadContext(t.Context(), 54), t, c.url))
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
+		roundTrip(t, transport, post(fence.NewReadContext(t.Context(), 54), t, c.url))
 		require.Equal(t, c.sent, base.sent[1].Header.Get(httpfence.ReadHeader) == "54", "%v: %s", c.hosts, c.url)
 	}
 }
@@ -138,9 +141,7 @@ func TestTransport_headerOfTheCaller(t *testing.T) {
 	require.EqualError(t, err, "httpfence: fence: invalid token: its lock's name has 0 bytes, want 1 to 2304")
 	require.True(t, body.closed, "a RoundTripper closes the body, on errors too")
 	r.URL.Host = "other.example"
-	resp, err := transport.RoundTrip(r)
-	require.NoError(t, err, "not one of the Transport's hosts")
-	require.NoError(t, resp.Body.Close())
+	roundTrip(t, transport, r)
 	require.Equal(t, http.Header{httpfence.LockHeader: {"report"}}, base.sent[0].Header)
 }
 
@@ -158,16 +159,12 @@ func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
 
 	r := post(fence.NewContext(t.Context(), 54), t, "http://store.example")
 	r.Header = nil
-	resp, err := transport.RoundTrip(r)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
+	roundTrip(t, transport, r)
 	require.Nil(t, r.Header)
 	require.Equal(t, "54", base.sent[0].Header.Get(httpfence.Header))
 
 	r.URL = nil
-	resp, err = transport.RoundTrip(r)
-	require.NoError(t, err, "the base decides about a missing URL")
-	require.NoError(t, resp.Body.Close())
+	roundTrip(t, transport, r) // the base decides about a missing URL
 }
 
 func TestTransport_closesIdleConnections(t *testing.T) {
