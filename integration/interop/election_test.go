@@ -195,6 +195,7 @@ func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 	}
 	require.NoError(t, first.Err())
 	require.NoError(t, first.Transfer(rig.Bounded(t), "c"))
+	rig.AwaitQueue(t, srv.Client(t), "job", len(order)-1) // b has entered again, before h does
 
 	order = []string{"c", "d", "e", "f", "g", "i", "j", "k", "l", "b", "h"}
 	for i, value := range order {
