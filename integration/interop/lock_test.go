@@ -21,10 +21,12 @@ import (
 func TestLock_standsInOneOrderWithEtcdsOwnLocks(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	ours := func() interopPeer { return ourPeer(t, srv) } // each on its own session, to enter etcd's queue at once
+	ours := func() interopPeer { // each on its own session, to enter etcd's queue at once
+		return sessionPeer(rig.NewSession(t, srv.Client(t), lease.Options{}))
+	}
 	reader := func() interopPeer { return readerPeer(t, srv) }
 	mutex, election := mutexPeer(t, srv), stockCandidate(t, srv, "a proposal")
-	etcdctl, debian := builtEtcdctlPeer(t, srv), etcdctlPeer(etcdtest.DebianEtcdctl(t), srv, "lock")
+	etcdctl, debian := etcdctlPeer(etcdtest.Etcdctl(t), srv, "lock"), etcdctlPeer(etcdtest.DebianEtcdctl(t), srv, "lock")
 
 	lender := rig.NewSession(t, srv.Client(t), lease.Options{})
 	lent := newEtcdSession(t, srv.Client(t), concurrency.WithLease(lender.Status().LeaseID))
@@ -78,7 +80,7 @@ func TestPermit_drainedByEtcdctl(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
-	etcdctl := builtEtcdctlPeer(t, srv)
+	etcdctl := etcdctlPeer(etcdtest.Etcdctl(t), srv, "lock")
 	out := enterQueue(t, srv, etcdctl, "job/~slot/0")
 	out.await(t)
 	p, err := s.TryPermit(rig.Bounded(t), "job", 2)

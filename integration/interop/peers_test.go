@@ -40,12 +40,6 @@ func heldBy[L interface{ Key() string }](l L, err error, unlock func(L, context.
 	return interopHold{l.Key(), func(ctx context.Context) error { return unlock(l, ctx) }}, nil
 }
 
-// ourPeer takes its locks on its own session.
-func ourPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
-	tb.Helper()
-	return sessionPeer(rig.NewSession(tb, srv.Client(tb), lease.Options{}))
-}
-
 func sessionPeer(s *lease.Session) interopPeer {
 	return interopPeer{"leasefence", func(ctx context.Context, name string) (interopHold, error) {
 		l, err := s.Lock(ctx, name)
@@ -53,7 +47,7 @@ func sessionPeer(s *lease.Session) interopPeer {
 	}}
 }
 
-// readerPeer is ourPeer for readers.
+// readerPeer takes its locks on its own session.
 func readerPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 	tb.Helper()
 	s := rig.NewSession(tb, srv.Client(tb), lease.Options{})
@@ -71,11 +65,6 @@ func mutexPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 		m := concurrency.NewMutex(newEtcdSession(tb, client), name)
 		return heldBy(m, m.Lock(ctx), (*concurrency.Mutex).Unlock)
 	}}
-}
-
-func builtEtcdctlPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
-	tb.Helper()
-	return etcdctlPeer(etcdtest.Etcdctl(tb), srv, "lock")
 }
 
 // etcdctlPeer runs "etcdctl lock", or "etcdctl elect" with a value. The command prints the key and waits for a signal.
