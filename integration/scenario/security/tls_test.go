@@ -87,26 +87,11 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 		server, client tls.Certificate
 		want           string
 	}{
-		"server's expired": {
-			server: ca.Issue(t, pki.Expired), client: ca.Issue(t),
-			want: "x509: certificate has expired or is not yet valid",
-		},
-		"server's of another authority": {
-			server: other.Issue(t), client: ca.Issue(t),
-			want: "x509: certificate signed by unknown authority",
-		},
-		"client has none": {
-			server: ca.Issue(t), client: none,
-			want: "remote error: tls: certificate required",
-		},
-		"client's of another authority": {
-			server: ca.Issue(t), client: other.Issue(t),
-			want: "remote error: tls: unknown certificate authority",
-		},
-		"client's expired": {
-			server: ca.Issue(t), client: ca.Issue(t, pki.Expired),
-			want: "remote error: tls: expired certificate",
-		},
+		"server's expired":              {ca.Issue(t, pki.Expired), ca.Issue(t), "x509: certificate has expired or is not yet valid"},
+		"server's of another authority": {other.Issue(t), ca.Issue(t), "x509: certificate signed by unknown authority"},
+		"client has none":               {ca.Issue(t), none, "remote error: tls: certificate required"},
+		"client's of another authority": {ca.Issue(t), other.Issue(t), "remote error: tls: unknown certificate authority"},
+		"client's expired":              {ca.Issue(t), ca.Issue(t, pki.Expired), "remote error: tls: expired certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
