@@ -140,12 +140,6 @@ func (i *Interceptor) take(answered bool, method string, message any, stream boo
 	return nil
 }
 
-func (i *Interceptor) remove(j *Injection) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.rules = slices.DeleteFunc(i.rules, func(other *Injection) bool { return other == j })
-}
-
 func (i *Interceptor) unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {

@@ -19,13 +19,11 @@ type Proxy struct {
 
 	target   string
 	listener *net.TCPListener
-	stop     context.CancelFunc // ends connection attempts to the server
 	wg       sync.WaitGroup
 
 	mu          sync.Mutex // guards the fields below
 	connections map[*connection]struct{}
 	refusing    bool
-	closed      bool
 }
 
 // NewProxy returns a proxy to the server at target, host:port. The test's cleanup closes it. At first all bytes pass.
@@ -40,11 +38,15 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 		Answers:     newLink(),
 		target:      target,
 		listener:    listener,
-		stop:        stop,
 		connections: map[*connection]struct{}{},
 	}
 	p.wg.Go(func() { p.accept(dialing) })
-	tb.Cleanup(p.Close)
+	tb.Cleanup(func() {
+		stop()
+		_ = listener.Close()
+		p.Refuse() // also a connection that is being made
+		p.wg.Wait()
+	})
 	return p
 }
 
@@ -91,18 +93,6 @@ func (p *Proxy) Restore() {
 	p.Answers.Pass()
 }
 
-// Close cuts all connections, stops listening and waits until all goroutines have ended. It may be called twice.
-func (p *Proxy) Close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.stop()
-	// The only possible error is that the listener is closed already.
-	_ = p.listener.Close()
-	p.Cut()
-	p.wg.Wait()
-}
-
 func (p *Proxy) accept(ctx context.Context) {
 	for {
 		client, err := p.listener.AcceptTCP()
@@ -136,7 +126,7 @@ func (p *Proxy) connect(ctx context.Context, client *net.TCPConn) (*connection, 
 	c := &connection{client: client, server: conn.(*net.TCPConn), done: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refusing || p.closed {
+	if p.refusing {
 		c.cut()
 		return nil, false
 	}

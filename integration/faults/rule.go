@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -74,7 +75,11 @@ type Injection struct {
 }
 
 // Remove ends the rule. Messages that it has delayed stay delayed. It may be called twice.
-func (j *Injection) Remove() { j.in.remove(j) }
+func (j *Injection) Remove() {
+	j.in.mu.Lock()
+	defer j.in.mu.Unlock()
+	j.in.rules = slices.DeleteFunc(j.in.rules, func(other *Injection) bool { return other == j })
+}
 
 // Hits returns how many messages have met the fault.
 func (j *Injection) Hits() int {

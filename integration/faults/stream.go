@@ -3,22 +3,23 @@ package faults
 import (
 	"context"
 	"io"
-	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func (i *Interceptor) stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer,
 	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, end := context.WithCancelCause(ctx)
 	inner, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil {
-		cancel()
+		end(nil)
 		return nil, err
 	}
-	return &clientStream{ClientStream: inner, in: i, method: method, cancel: cancel}, nil
+	return &clientStream{inner, i, method, ctx, end}, nil
 }
 
 // clientStream is a stream whose messages meet faults.
@@ -27,10 +28,8 @@ type clientStream struct {
 
 	in     *Interceptor
 	method string
-	cancel context.CancelFunc
-
-	mu     sync.Mutex // guards broken
-	broken error      // set when a fault has broken the stream
+	life   context.Context         //nolint:containedctx // the stream's
+	end    context.CancelCauseFunc // a fault breaks the stream by it; its user gets the cause from RecvMsg
 }
 
 // SendMsg sends a request.
@@ -44,7 +43,7 @@ func (s *clientStream) SendMsg(msg any) error {
 		if j.rule.Fault == LoseRequest {
 			// gRPC's SendMsg succeeds once the connection has taken the message, so it does not see the loss.
 			if !j.rule.Silent {
-				s.breakOff(j.lost(s.Context(), "request"))
+				s.end(j.lost(s.Context(), "request"))
 			}
 			return nil
 		}
@@ -60,7 +59,7 @@ func (s *clientStream) RecvMsg(msg any) error {
 	for {
 		if err := s.ClientStream.RecvMsg(msg); err != nil {
 			// The stream has ended. gRPC frees its resources when its context ends.
-			s.cancel()
+			s.end(nil)
 			if broken := s.brokenBy(); broken != nil {
 				return broken
 			}
@@ -75,24 +74,17 @@ func (s *clientStream) RecvMsg(msg any) error {
 		case j.rule.Fault == DelayAnswer:
 			return j.wait(s.Context())
 		case !j.rule.Silent:
-			s.breakOff(j.lost(s.Context(), "answer"))
-			return s.brokenBy()
+			err := j.lost(s.Context(), "answer")
+			s.end(err)
+			return err
 		}
 	}
 }
 
-// breakOff ends the stream; its user gets err from RecvMsg.
-func (s *clientStream) breakOff(err error) {
-	s.mu.Lock()
-	if s.broken == nil {
-		s.broken = err
-	}
-	s.mu.Unlock()
-	s.cancel()
-}
-
+// brokenBy returns the error of the fault that has broken the stream, nil if none has.
 func (s *clientStream) brokenBy() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.broken
+	if err := context.Cause(s.life); status.Code(err) == codes.Unavailable {
+		return err
+	}
+	return nil
 }
