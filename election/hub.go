@@ -40,10 +40,10 @@ type hub struct {
 }
 
 // hubs are the hubs of this process.
-var hubs struct {
+var hubs = struct {
 	mu sync.Mutex // guards the field below, and hub.observers
 	of map[target]*hub
-}
+}{of: make(map[target]*hub)}
 
 // target is what a hub watches.
 type target struct {
@@ -60,9 +60,6 @@ func join(client *clientv3.Client, prefix string) (h *hub, isNew bool) {
 	h = hubs.of[at]
 	if isNew = h == nil; isNew {
 		h = newHub(at)
-		if hubs.of == nil {
-			hubs.of = make(map[target]*hub)
-		}
 		hubs.of[at] = h
 	}
 	h.observers++
