@@ -1,6 +1,7 @@
 package k8slock_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -215,5 +217,24 @@ func TestLock_keyIsNotARecord(t *testing.T) {
 			require.ErrorContains(t, err, "holds no record of an election")
 			require.Less(t, len(err.Error()), 300)
 		}
+	})
+}
+
+// etcd's own elections and mutexes of the same name, and of names around it, do not see the record.
+func TestLock_isInNobodysQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newCandidate(t, newServer(t), k8slock.Options{})
+		a.create(t)
+		session, err := concurrency.NewSession(a.c.Client)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		for _, other := range []string{name, "jobs", "k8slock", "k8slock/jobs", "k8slock/" + name} {
+			election := concurrency.NewElection(session, other)
+			require.NoError(t, election.Campaign(ctx, "x"), other)
+			require.NoError(t, election.Resign(ctx)) // or else the nested names would block each other
+		}
+		require.NoError(t, session.Close())
+		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 	})
 }

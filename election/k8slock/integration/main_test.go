@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/leasefence/leasefence/election/k8slock"
 	"github.com/leasefence/leasefence/fence"
@@ -42,12 +41,11 @@ type term struct {
 	work  context.Context //nolint:containedctx // the result of NewContext in the callback
 }
 
-// newCandidate returns a candidate whose terms go to led, if it has an elector.
+// newCandidate returns a candidate whose terms go to led.
 func newCandidate(t *testing.T, client *clientv3.Client, name string, led chan<- *term) *candidate {
 	t.Helper()
 	l, err := k8slock.New(client, name, k8slock.Options{Timeout: timeout})
 	require.NoError(t, err)
-	t.Cleanup(func() { l.RecordEvent("stopped leading") }) // ends a tenure that a test has begun without an elector
 	return &candidate{l, led, make(chan time.Time, 10)}
 }
 
@@ -81,9 +79,4 @@ func start(t *testing.T, client *clientv3.Client, name string, led chan<- *term)
 		elector.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ran })
-}
-
-// record is a leader's record.
-func (c *candidate) record() resourcelock.LeaderElectionRecord {
-	return resourcelock.LeaderElectionRecord{HolderIdentity: c.Identity(), LeaseDurationSeconds: 30}
 }
