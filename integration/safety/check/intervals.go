@@ -138,8 +138,6 @@ func (c *checker) afterlife(a *acquisition) {
 	}
 	what := ""
 	switch {
-	case a.grant == nil:
-		what = "but never granted"
 	case a.lost != nil && a.lastLive.At > a.lost.At:
 		what = "after it was lost"
 	case a.released != nil && a.lastLive.At > a.released.At:

@@ -155,16 +155,12 @@ func (c *checker) prompt() {
 }
 
 // limit returns t or, if faults that reach the client are on then or were on shortly before, one second and a TTL after
-// the last of them has healed. It returns forever if one of them does not heal.
+// the last of them has healed.
 func (c *checker) limit(t time.Duration, client string) time.Duration {
 	for _, f := range c.faults { // in the order of their beginning
-		if f.operator() || !c.reaches(f, client) || f.begin.At > t || f.until() < t-promptly-unwatched-c.ttl {
-			continue
+		if !f.operator() && c.reaches(f, client) && f.begin.At <= t {
+			t = max(t, min(f.until(), c.last)+c.ttl+promptly)
 		}
-		if f.until() == forever {
-			return forever
-		}
-		t = max(t, f.until()+c.ttl+promptly)
 	}
 	return t
 }

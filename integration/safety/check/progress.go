@@ -48,7 +48,7 @@ func (c *checker) progress() {
 			continue
 		}
 		waiting++
-		if gap := calm.spare(max(a.enter.At, c.healed), min(a.served(), c.last)); c.ttl > 0 && gap > limit && a.enter.At < c.healed {
+		if gap := calm.spare(c.healed, min(a.served(), c.last)); c.ttl > 0 && gap > limit && a.enter.At < c.healed {
 			c.bad("I7", a.name(), show(a.enter, a.grant, a.giveUp),
 				"it waited for %v after all faults had healed: want at most %v", gap, limit)
 		}
