@@ -3,8 +3,10 @@ package check
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -58,11 +60,27 @@ func (c *checker) leaseEnds() map[int64]time.Duration {
 	return ends
 }
 
+// loud checks that the handle of a lost lock names the reason, and that its release reports the loss. The caller of Do or
+// Run may end the context himself.
+func (c *checker) loud(a *acquisition) {
+	if a != a.parts[0] || a.lost == nil || a.release == nil || a.release.At < a.lost.At {
+		return
+	}
+	lost := reasonIn(a.lost.Error) != 0 || reports(a.lost)
+	switch {
+	case !lost && a.release.Verb != history.Returned && !strings.Contains(a.lost.Error, election.ErrResigned.Error()):
+		c.bad(c.exclusion(a.name()), a.name(), show(a.grant, a.lost), "a handle ended, and its cause has no reason")
+	case lost && a.released != nil && a.released.Outcome == history.OK:
+		c.bad(c.exclusion(a.name()), a.name(), show(a.grant, a.lost, a.released), "a lock was lost, and its release reports success")
+	}
+}
+
 // returns checks that Do and Run release after their function has returned: until then only an operator or the end of
 // the lease deletes the key. A holder that lost the lock learns it from the context or from the error.
 func (c *checker) returns() {
 	looked := 0
 	for _, a := range c.ops {
+		c.loud(a)
 		k := c.keyOf(a)
 		if k == nil || k.del == nil || a.release == nil || a.release.Verb != history.Returned {
 			continue

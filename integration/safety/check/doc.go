@@ -8,7 +8,7 @@
 //	watch.go      I2, I6, I7  each name's queue, rebuilt from the watch
 //	intervals.go  I2, I3, I8  a sweep by token over the grants and the last live event of each handle
 //	deadline.go   I3          the deadlines of leases, computed from the renewals that were answered; and when scoped
-//	                          functions returned, and their keys were deleted
+//	                          functions returned, and their keys were deleted; the reasons of losses
 //	operator.go   I3, I6      what operators deleted, overwrote or revoked
 //	progress.go   I7          a sweep over waiters, holders and faults
 //	order.go      I7          the waiters of each session, in the order of their tokens

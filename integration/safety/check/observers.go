@@ -8,8 +8,9 @@ import (
 )
 
 // observers checks that no observer goes back to a lower token, that the key of each leader that it saw was first in
-// its queue, as far as the watch saw the key, and that it missed no leader. Leaders follow each other in the order of
-// their revisions, so a leader whose revision lies between those of two that an observer saw led between these two.
+// its queue, as far as the watch saw the key, and that it missed no leader, nor that nobody led. Leaders follow each other
+// in the order of their revisions, so a leader whose revision lies between those of two that an observer saw led between
+// these two. Nobody led if the first of them had ended before the second came.
 func (c *checker) observers() {
 	w := &c.watch
 	led := map[string][]*key{} // by queue, in order
@@ -26,16 +27,17 @@ func (c *checker) observers() {
 	}
 	type who struct{ actor, name string }
 	highest, last := map[who]*history.Event{}, map[who]*history.Event{} // last: since the observer began
+	none := map[who]bool{}                                              // since the last one
 	compared := 0
 	for _, e := range c.observed {
 		who := who{e.Actor, e.Name}
 		if e.Outcome == history.Failed {
 			delete(last, who)
 		}
-		if e.Token == 0 {
+		before, nobody, rev := last[who], none[who], revision(e.Token)
+		if none[who] = e.Token == 0; none[who] {
 			continue // nobody leads, or the observer starts again
 		}
-		before, rev := last[who], revision(e.Token)
 		last[who] = e
 		if old := highest[who]; old != nil && e.Token < old.Token {
 			c.bad("I8", e.Name, show(old, e), "%s saw token %d after token %d", e.Actor, e.Token, old.Token)
@@ -56,6 +58,10 @@ func (c *checker) observers() {
 			continue
 		}
 		compared++
+		if end := queue[n].ended(); end != nil && end.Revision < rev && !nobody {
+			c.bad("I8", e.Name, show(before, end, e),
+				"%s saw token %d and then token %d, but not that nobody led in between", e.Actor, before.Token, e.Token)
+		}
 		for _, k := range queue[n+1:] {
 			if k.put.Created >= rev {
 				break
