@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -36,14 +37,15 @@ func TestSafety(t *testing.T) {
 		return
 	}
 	require.Positive(t, *duration)
-	opts := mix.Options{Seed: *seed, Duration: *duration, First: *first, Dir: *histories, KeepAll: *histories != ""}
+	opts := mix.Options{Seed: *seed, Duration: *duration, First: *first, KeepAll: *histories != ""}
+	var err error
 	if opts.KeepAll {
+		opts.Dir, err = filepath.Abs(*histories)
 		require.NoError(t, os.MkdirAll(opts.Dir, 0o750))
 	} else {
-		var err error
 		opts.Dir, err = os.MkdirTemp("", "safety") //nolint:usetesting // the histories with violations outlive the test
-		require.NoError(t, err)
 	}
+	require.NoError(t, err)
 	t.Logf("seed %d, %v, histories in %s", opts.Seed, opts.Duration, opts.Dir)
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
