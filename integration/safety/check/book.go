@@ -328,10 +328,10 @@ func (c *checker) countBook(b *book, events int) {
 			continue
 		}
 		if a.grant != nil {
-			n[Granted+string(cmp.Or(a.enter.Verb, "lock"))]++
+			n[Granted+": "+string(cmp.Or(a.enter.Verb, "lock"))]++
 		}
 		if a.giveUp != nil {
-			n[NotGranted+string(a.giveUp.Outcome)]++
+			n[NotGranted+": "+string(a.giveUp.Outcome)]++
 		}
 		if a.died > 0 {
 			n["ended by a kill"]++

@@ -35,25 +35,26 @@ type Report struct {
 
 // Lines of Counts, or what they begin with.
 const (
-	Granted           = "granted: "     // and the Verb, or "lock" for none
-	NotGranted        = "not granted: " // and the Outcome
+	Granted           = "granted"     // and the Verb, or "lock" for none
+	NotGranted        = "not granted" // and the Outcome
 	Accepted          = "accepted updates"
-	allRefused        = "refused as stale"
-	Refused           = allRefused + ", updates"
+	Refused           = "stale updates refused"
 	RefusedForReaders = Refused + " by a reader's token"
-	RefusedReaders    = allRefused + ", of readers"
-	refusedOthers     = allRefused + ", claims and reads of writers"
+	RefusedReaders    = "stale requests of readers refused"
+	refusedOthers     = "stale claims and reads of writers refused"
 	Unknown           = "requests of unknown outcome"
 	Deadlines         = "handles compared with the deadlines of their leases"
 	ControlStale      = "stale updates of unfenced controls"
-	RefusedAfter      = "after a restore: refused as stale"
-	ControlAfter      = "after a restore: stale updates of unfenced controls"
-	ToldOfRestore     = "after a restore: acquisitions whose errors report it"
-	Explained         = "after a restore: refusals that it explains"
-	LiveAtRestore     = "at a restore: handles that were live"
-	EndedByRestore    = "at a restore: live handles that were lost"
-	ToldAtEnd         = "at a restore: live handles whose loss reports it"
 	PeerOverlaps      = "holders of etcd's own mutex, the control, at the next one's grant"
+
+	OfRestore      = "restored: "
+	RefusedAfter   = OfRestore + "tokens refused as stale after it"
+	ControlAfter   = OfRestore + "stale updates of unfenced controls after it"
+	ToldOfRestore  = OfRestore + "acquisitions whose errors report it"
+	Explained      = OfRestore + "refusals that it explains"
+	LiveAtRestore  = OfRestore + "handles that were live"
+	EndedByRestore = OfRestore + "live handles that were lost"
+	ToldAtEnd      = OfRestore + "live handles whose loss reports it"
 )
 
 // Count returns the sum of the lines of Counts that begin with that text.

@@ -13,82 +13,47 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// The figures of a run. Figures whose names begin with restored are of the restore.
+// The figures of a run, besides those of tallies.
 const (
 	faultsMet     = "faults"
 	faultOf       = "fault: " // and its kind
-	acquisitions  = "acquisitions"
-	writes        = "fenced writes"
-	refused       = "stale writes refused"
-	readLocks     = "read locks"
-	sets          = "sets of locks"
-	trees         = "nodes of trees"
-	permitsTaken  = "permits"
-	staleReads    = "stale requests of readers refused"
-	staleByReader = "stale writes refused after a reader's claim"
-	deadlines     = "handles compared with their deadlines"
+	readLocks     = check.Granted + ": " + string(history.RLock)
+	sets          = check.Granted + ": " + string(history.SetLock)
+	trees         = check.Granted + ": " + string(history.TreeLock)
+	permitsTaken  = check.Granted + ": " + string(history.Permit)
 	expiries      = "lease expiries"
 	leaderChanges = "leader changes"
 	staleAuth     = "requests whose auth token had expired"
-	controlStale  = "stale writes taken by the unfenced control"
-	peerOverlaps  = "two holders at a time of etcd's own mutex, the control"
 
 	rounds        = "rounds"
 	events        = "events"
-	gaveUp        = "acquisitions that failed, or found it locked"
-	unknown       = "requests of unknown outcome"
 	revokedEarly  = "leases revoked by a member that no longer led"
 	slowestServed = "longest to serve all after a round, ms"
 	excused       = "complaints in peace that a slow commit excuses"
 	calmRounds    = "rounds in which a slow commit excuses no complaint"
 	heap          = "MiB on the heap after the last round"
 
-	restored       = "restored: "
-	restoredBack   = restored + "revisions that were lost"
-	restoredDown   = restored + "time without a cluster, ms"
-	restoredLive   = restored + "handles that were live"
-	restoredEnded  = restored + "handles that were live, ended by a loss"
-	restoredSaid   = restored + "handles that were live, ended by a loss that reports the restore"
-	restoredTold   = restored + "acquisitions that failed with ErrRestored"
-	restoredWhy    = restored + "refusals explained by the restore"
-	restoredFenced = restored + "lower tokens refused after it"
-	restoredStale  = restored + "lower tokens taken by the unfenced control"
-	restoredAfter  = restored + "tenures of the next era"
+	restoredBack  = check.OfRestore + "revisions that were lost"
+	restoredDown  = check.OfRestore + "time without a cluster, ms"
+	restoredAfter = check.OfRestore + "tenures of the next era"
 )
 
-// tallies are the figures that the checkers count, each the sum of the lines of their report that begin with a text.
-var tallies = map[string]string{
-	acquisitions: check.Granted,
-	gaveUp:       check.NotGranted,
-	readLocks:    check.Granted + string(history.RLock),
-	sets:         check.Granted + string(history.SetLock),
-	trees:        check.Granted + string(history.TreeLock),
-	permitsTaken: check.Granted + string(history.Permit),
-	writes:       check.Accepted,
-	refused:      check.Refused,
-	staleReads:   check.RefusedReaders,
-	deadlines:    check.Deadlines,
-	unknown:      check.Unknown,
-
-	staleByReader: check.RefusedForReaders,
-	controlStale:  check.ControlStale,
-	peerOverlaps:  check.PeerOverlaps,
-
-	restoredLive:   check.LiveAtRestore,
-	restoredEnded:  check.EndedByRestore,
-	restoredSaid:   check.ToldAtEnd,
-	restoredTold:   check.ToldOfRestore,
-	restoredWhy:    check.Explained,
-	restoredFenced: check.RefusedAfter,
-	restoredStale:  check.ControlAfter,
+// tallies are the figures that the checkers count, each the sum of the lines of their report that begin with it.
+var tallies = []string{
+	check.Granted, check.NotGranted, readLocks, sets, trees, permitsTaken,
+	check.Accepted, check.Refused, check.RefusedForReaders, check.RefusedReaders, check.Deadlines, check.Unknown,
+	check.ControlStale, check.PeerOverlaps, check.LiveAtRestore, check.EndedByRestore, check.ToldAtEnd, check.ToldOfRestore,
+	check.Explained, check.RefusedAfter, check.ControlAfter,
 }
 
 // floors are the least figures, so that a run cannot pass by doing nothing. Each kind of fault must have met something.
 func floors() map[string]int {
 	all := map[string]int{
-		faultsMet: 250, acquisitions: 10000, writes: 10000, refused: 100, readLocks: 100, sets: 50, trees: 50, permitsTaken: 50,
-		staleReads: 5, staleByReader: 5, deadlines: 1000, expiries: 50, leaderChanges: 10, staleAuth: 50, controlStale: 1, peerOverlaps: 1, calmRounds: 1,
-		restoredBack: 1, restoredLive: 1, restoredEnded: 1, restoredTold: 1, restoredWhy: 1, restoredStale: 1, restoredAfter: 1,
+		faultsMet: 250, check.Granted: 10000, readLocks: 100, sets: 50, trees: 50, permitsTaken: 50,
+		check.Accepted: 10000, check.Refused: 100, check.RefusedReaders: 5, check.RefusedForReaders: 5, check.Deadlines: 1000,
+		expiries: 50, leaderChanges: 10, staleAuth: 50, check.ControlStale: 1, check.PeerOverlaps: 1, calmRounds: 1,
+		restoredBack: 1, check.LiveAtRestore: 1, check.EndedByRestore: 1, check.ToldOfRestore: 1, check.Explained: 1,
+		check.ControlAfter: 1, restoredAfter: 1,
 	}
 	for _, kind := range allKinds() {
 		all[faultOf+kind] = 1
@@ -148,8 +113,8 @@ func (r *Report) judge(round int, verdict check.Report) {
 	for _, m := range verdict.Malformed {
 		r.violate(round, "history", "%s", m)
 	}
-	for figure, line := range tallies {
-		r.count(figure, verdict.Count(line))
+	for _, figure := range tallies {
+		r.count(figure, verdict.Count(figure))
 	}
 }
 
@@ -170,7 +135,7 @@ func (r *Report) line() string {
 	defer r.mu.Unlock()
 	text := new(strings.Builder)
 	fmt.Fprintf(text, "round %d:", r.Counts[rounds])
-	for _, what := range []string{faultsMet, acquisitions, writes, refused, expiries, leaderChanges} {
+	for _, what := range []string{faultsMet, check.Granted, check.Accepted, check.Refused, expiries, leaderChanges} {
 		fmt.Fprintf(text, " %d %s,", r.Counts[what], what)
 	}
 	fmt.Fprintf(text, " %d violations", len(r.Violations))

@@ -25,9 +25,9 @@ func TestReport_Missed(t *testing.T) {
 	require.Len(t, allKinds(), 40)
 	require.Empty(t, enough().Missed())
 	for what, lower := range map[string]func(*Report){
-		refused:      func(r *Report) { r.count(refused, -1) },
-		controlStale: func(r *Report) { r.count(controlStale, -1) },
-		restoredTold: func(r *Report) { r.count(restoredTold, -1) },
+		check.Deadlines:     func(r *Report) { r.count(check.Deadlines, -1) },
+		check.ControlStale:  func(r *Report) { r.count(check.ControlStale, -1) },
+		check.ToldOfRestore: func(r *Report) { r.count(check.ToldOfRestore, -1) },
 		allKinds()[7]: func(r *Report) {
 			r.Counts[faultOf+allKinds()[7]] = 0
 			r.strike(allKinds()[7], false)
@@ -59,7 +59,9 @@ func TestReport_judge(t *testing.T) {
 	})
 	require.Equal(t, []Violation{{"I3", 4, "a: two at a time (found by intervals)"}, {"history", 4, "op 1 enters twice"}}, r.Violations)
 	maps.DeleteFunc(r.Counts, func(_ string, n int) bool { return n == 0 })
-	require.Equal(t, map[string]int{acquisitions: 7, readLocks: 2, permitsTaken: 4, refused: 11, staleByReader: 6, staleReads: 8}, r.Counts)
+	require.Equal(t, map[string]int{
+		check.Granted: 7, readLocks: 2, permitsTaken: 4, check.Refused: 11, check.RefusedForReaders: 6, check.RefusedReaders: 8,
+	}, r.Counts)
 	require.Contains(t, r.String(), "\nviolations: 2\n  I3       1\n")
 	require.Contains(t, r.String(), "\nI3, round 4: a: two at a time (found by intervals)\n")
 }

@@ -155,7 +155,7 @@ func (r *run) goesOn(number int) bool {
 		return false
 	}
 	// The restore comes after the rounds.
-	return slices.ContainsFunc(r.report.Missed(), func(m string) bool { return !strings.HasPrefix(m, restored) })
+	return slices.ContainsFunc(r.report.Missed(), func(m string) bool { return !strings.HasPrefix(m, check.OfRestore) })
 }
 
 func (r *run) round(ctx, life context.Context, number int) {

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -86,7 +87,7 @@ func TestRun_goesOnUntilItsFloorsAreReached(t *testing.T) {
 	r.opts.Duration = 45 * time.Second
 	require.True(t, r.goesOn(2))
 	r.report = enough()
-	r.report.count(restoredTold, -1)
+	r.report.count(check.ToldOfRestore, -1)
 	require.False(t, r.goesOn(2), "only the restore is missing")
 	r.report = newReport(1)
 	r.report.violate(1, "I1", "")
