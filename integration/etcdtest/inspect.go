@@ -23,14 +23,10 @@ func (s *Server) KeyValues(tb testing.TB, prefix string) []*mvccpb.KeyValue {
 	if prefix != "" {
 		key, end = prefix, clientv3.GetPrefixRangeEnd(prefix)
 	}
-	return s.find(tb, &etcdserverpb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end)}).Kvs
-}
-
-func (s *Server) find(tb testing.TB, req *etcdserverpb.RangeRequest) *etcdserverpb.RangeResponse {
-	tb.Helper()
+	req := &etcdserverpb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end)}
 	resp, err := s.Etcd.Server.Range(context.WithoutCancel(tb.Context()), req)
 	require.NoError(tb, err)
-	return resp
+	return resp.Kvs
 }
 
 // Keys returns the live keys that begin with prefix, sorted. With an empty prefix it returns all. It is never nil.

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -58,9 +59,8 @@ func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
 	var seen []election.Leader
 	Eventually(tb, func() bool {
 		seen = o.all()[o.taken:]
-		return len(seen) >= len(want) || o.over()
-	}, func() string { return "not all changes are shown" })
-	require.GreaterOrEqual(tb, len(seen), len(want), "the iteration has ended with %v after %v", o.err, seen)
+		return len(seen) >= len(want)
+	}, func() string { return fmt.Sprintf("not all changes are shown: %v", seen) })
 	require.Equal(tb, want, seen[:len(want)])
 	o.taken += len(want)
 }
@@ -87,13 +87,4 @@ func (o *Observer) AwaitEnd(tb testing.TB) error {
 	tb.Helper()
 	Await(tb, o.ended, "the iteration goes on")
 	return o.err
-}
-
-func (o *Observer) over() bool {
-	select {
-	case <-o.ended:
-		return true
-	default:
-		return false
-	}
 }

@@ -19,13 +19,10 @@ func acquisitionsOf(e *history.Event) []*acquisition {
 	for _, name := range e.With {
 		add(name, false)
 	}
-	for node, below := e.Name, e.Verb == history.TreeLock; below; {
-		var last int
-		if last = strings.LastIndex(node, "/~"); last < 0 {
-			break
+	if nodes := strings.Split(e.Name, "/~"); e.Verb == history.TreeLock {
+		for n := range nodes[1:] {
+			add(strings.Join(nodes[:n+1], "/~"), true)
 		}
-		node = node[:last]
-		add(node, true)
 	}
 	for _, a := range all {
 		a.parts = all
