@@ -118,9 +118,6 @@ func (a *acquisition) live() (last time.Duration, ok bool) {
 	return last, a.grant.At < last
 }
 
-// owned reports whether a is sure to have had the lock at its grant: no operator had begun to take its key.
-func (a *acquisition) owned() bool { return a.grant.At < a.excused }
-
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{
 		first: forever, restored: forever, healed: forever, era: forever, ttls: map[string]time.Duration{},

@@ -91,7 +91,8 @@ func (r *Report) Print(w io.Writer) (err error) {
 // Check runs all checkers on a history. The events are in the order of the file and are not changed. A restore takes
 // revisions back, so in a history with a restore only the checkers that look at no revision run.
 func Check(events []history.Event) Report {
-	c := newChecker(events)
+	c := &checker{kept: map[string]int{}}
+	c.book = c.newBook(events)
 	for _, one := range []struct {
 		name string
 		look func()
@@ -127,12 +128,6 @@ type checker struct {
 	now    string         // the checker that looks
 	kept   map[string]int // violations, by checker and invariant
 	*book
-}
-
-func newChecker(events []history.Event) *checker {
-	c := &checker{kept: map[string]int{}}
-	c.book = c.newBook(events)
-	return c
 }
 
 const most = 20

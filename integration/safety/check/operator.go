@@ -154,11 +154,12 @@ func (c *checker) prompt() {
 	c.count("handles that lost their key to an operator", looked)
 }
 
-// limit returns t or, if faults that reach the client are on then or were on shortly before, one second and a TTL after
-// the last of them has healed.
+// limit returns t or, if faults that are not aimed at another client are on then or were on shortly before, one second
+// and a TTL after the last of them has healed.
 func (c *checker) limit(t time.Duration, client string) time.Duration {
 	for _, f := range c.faults { // in the order of their beginning
-		if !f.operator() && c.reaches(f, client) && f.begin.At <= t {
+		elsewhere := f.begin.Target != client && c.clients[f.begin.Target]
+		if !elsewhere && !f.operator() && f.begin.At <= t {
 			t = max(t, min(f.until(), c.last)+c.ttl+promptly)
 		}
 	}

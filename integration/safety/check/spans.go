@@ -41,8 +41,3 @@ func union(all ...spans) (merged spans) {
 	}
 	return merged
 }
-
-// reaches reports whether a fault may affect the client: every fault does that is not aimed at another client.
-func (b *book) reaches(f *disturbance, client string) bool {
-	return f.begin.Target == client || !b.clients[f.begin.Target]
-}

@@ -102,7 +102,8 @@ func (r *run) mix(ctx context.Context) {
 	for _, e := range endpoints {
 		r.members = append(r.members, r.connect([]string{e}, r.secured.root.option()))
 	}
-	r.watch, r.monitor = newKeyWatch(r.etcd, r.tape), newMonitor(r.etcd, r.report, r.secured.root.tls())
+	r.watch = &keyWatch{etcd: r.etcd, tape: r.tape, seen: 1, keys: map[string]history.Event{}} // an empty store is at revision 1
+	r.monitor = newMonitor(r.etcd, r.report, r.secured.root.tls())
 	watching, endWatch := context.WithCancel(life)
 	r.endWatch = endWatch
 	wg.Go(func() { r.watch.run(watching) })

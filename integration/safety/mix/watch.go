@@ -23,10 +23,6 @@ type keyWatch struct {
 	keys map[string]history.Event // existing keys that have leases
 }
 
-func newKeyWatch(etcd *clientv3.Client, t *tape) *keyWatch {
-	return &keyWatch{etcd: etcd, tape: t, seen: 1, keys: map[string]history.Event{}} // an empty store is at revision 1
-}
-
 // run watches until ctx ends. A watch that breaks is resumed without a gap, since the mix compacts only what the watch
 // has seen.
 func (k *keyWatch) run(ctx context.Context) {
