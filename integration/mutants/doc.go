@@ -2,8 +2,8 @@
 // wrong, and the test that must fail then, its killer.
 //
 // The package's test compiles all mutants into copies of the files, by the -overlay flag of go build; the tree is not
-// touched. In such a copy a function with a mutant begins with a call of a changed copy of itself, which is made only
-// if the environment selects that mutant. So one test binary of a package serves all mutants that its tests must kill.
+// touched. In such a copy a function with a mutant begins with a changed copy of its body, which runs only if the
+// environment selects that mutant. So one test binary of a package serves all mutants that its tests must kill.
 // For each mutant the test runs the killer alone, which must fail at the named assertion. A failed build, a panic, a
 // timeout or another assertion is no kill. With no mutant selected the killer must pass.
 //

@@ -3,7 +3,6 @@ package mutants_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -19,11 +18,11 @@ import (
 // selector is the environment variable that selects a mutant by its name. Without it the code runs unchanged.
 const selector = "LEASEFENCE_MUTANT"
 
-// place is the place of a mutant's old text, inside of one function.
+// place is the place of a mutant's change, inside of the body of one function.
 type place struct {
 	text     []byte // of the file
-	old, new string
-	at       int // where the old text begins
+	old, new string // from the change on
+	at       int    // where the change begins
 	file     *ast.File
 	fn       *ast.FuncDecl
 }
@@ -45,13 +44,15 @@ func (m mutant) place(root string) (place, error) {
 	case p.old == p.new:
 		return fail("its edit changes nothing")
 	}
-	p.at = bytes.Index(text, []byte(p.old))
+	same := edited.FindStringIndex(m.edit)[0] // what comes before the change
+	p.at = bytes.Index(text, []byte(p.old)) + same
+	p.old, p.new = p.old[same:], p.new[same:]
 	if p.file, err = parser.ParseFile(token.NewFileSet(), m.file, text, parser.SkipObjectResolution); err != nil {
 		return fail("%w", err)
 	}
 	for _, decl := range p.file.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
-		if ok && fn.Body != nil && p.offset(fn.Name.Pos()) <= p.at && p.at+len(p.old) <= p.offset(fn.End()) {
+		if ok && fn.Body != nil && p.offset(fn.Body.Lbrace) < p.at && p.at+len(p.old) < p.offset(fn.End()) {
 			p.fn = fn
 			return p, nil
 		}
@@ -61,96 +62,53 @@ func (m mutant) place(root string) (place, error) {
 
 func (p place) offset(pos token.Pos) int { return int(pos - p.file.FileStart) }
 
-// mutated returns a copy of the function with the fault and another name.
-func (p place) mutated(name string) string {
-	begin, old := p.offset(p.fn.Pos()), p.offset(p.fn.Name.Pos())
-	text := string(p.text[begin:p.at]) + p.new + string(p.text[p.at+len(p.old):p.offset(p.fn.End())])
-	return text[:old-begin] + name + text[old-begin+len(p.fn.Name.Name):]
-}
-
-// call returns the statement that calls the copy, instead of the rest of the function, if the mutant is selected.
-func (p place) call(m mutant, name string) (string, error) {
-	names := func(fields *ast.FieldList) (all []string, err error) {
-		if fields == nil {
-			return nil, nil
-		}
-		for _, field := range fields.List {
-			variadic := ""
-			if _, ok := field.Type.(*ast.Ellipsis); ok {
-				variadic = "..."
-			}
-			if len(field.Names) == 0 {
-				err = errors.New("no name")
-			}
-			for _, name := range field.Names {
-				if name.Name == "_" {
-					err = errors.New("no name")
-				}
-				all = append(all, name.Name+variadic)
-			}
-		}
-		return all, err
-	}
-	receiver, err1 := names(p.fn.Recv)
-	types, err2 := names(p.fn.Type.TypeParams)
-	params, err3 := names(p.fn.Type.Params)
-	if err1 != nil || err2 != nil || err3 != nil {
-		return "", fmt.Errorf("mutant %q: a parameter of %s has no name, so it cannot be passed on", m.name, p.fn.Name)
-	}
-	if len(types) > 0 {
-		name += "[" + strings.Join(types, ", ") + "]"
-	}
-	call := strings.Join(append(receiver, name), ".") + "(" + strings.Join(params, ", ") + ")"
+// block returns a statement that runs the function's body with the fault instead of the rest of the function, if the
+// mutant is selected. The line directive makes the compiler's errors name the mutant.
+func (p place) block(m mutant) string {
+	begin, end := p.offset(p.fn.Body.Lbrace)+1, p.offset(p.fn.Body.Rbrace)
+	last := ""
 	if p.fn.Type.Results == nil {
-		return fmt.Sprintf(" if selectedMutant == %q { %s; return }; ", m.name, call), nil
+		last = "return"
 	}
-	return fmt.Sprintf(" if selectedMutant == %q { return %s }; ", m.name, call), nil
+	return fmt.Sprintf(" if selectedMutant == %q {\n//line mutant %q:1\n%s%s%s\n%s\n}; ",
+		m.name, m.name, p.text[begin:p.at], p.new, p.text[p.at+len(p.old):end], last)
 }
 
 // schemata returns the text of each file that mutants change, with all of its mutants, so that one build serves them
-// all: the mutated copies of functions, and the calls of these copies.
+// all.
 func schemata(root string, mutants []mutant) (map[string][]byte, error) {
 	type file struct {
 		text   []byte
-		calls  map[int]string // by their offsets in text
-		copies strings.Builder
+		blocks map[int]string // by their offsets in text
 	}
 	files, texts := map[string]*file{}, map[string][]byte{}
-	for i, m := range mutants {
+	for _, m := range mutants {
 		p, err := m.place(root)
-		if err != nil {
-			return nil, err
-		}
-		name := fmt.Sprintf("mutant%d%s", i, p.fn.Name)
-		call, err := p.call(m, name)
 		if err != nil {
 			return nil, err
 		}
 		f := files[m.file]
 		if f == nil {
-			f = &file{text: p.text, calls: map[int]string{}}
+			f = &file{text: p.text, blocks: map[int]string{}}
 			files[m.file] = f
 		}
 		begin := p.offset(p.fn.Body.Lbrace) + 1
-		if strings.Contains(f.calls[begin], strconv.Quote(m.name)) {
+		if strings.Contains(f.blocks[begin], strconv.Quote(m.name)) {
 			return nil, fmt.Errorf("mutant %q: two edits of %s, want one that spans both", m.name, p.fn.Name)
 		}
-		f.calls[begin] += call
-		// The line directive makes the compiler's errors name the mutant.
-		fmt.Fprintf(&f.copies, "\n//line mutant %q:1\n%s\n", m.name, p.mutated(name))
+		f.blocks[begin] += p.block(m)
 		texts[filepath.ToSlash(filepath.Join(filepath.Dir(m.file), "selected_mutant.go"))] = fmt.Appendf(nil,
 			"package %s\n\nimport \"os\"\n\nvar selectedMutant = os.Getenv(%q)\n", p.file.Name, selector)
 	}
 	for name, f := range files {
 		var text bytes.Buffer
 		done := 0
-		for _, at := range slices.Sorted(maps.Keys(f.calls)) {
+		for _, at := range slices.Sorted(maps.Keys(f.blocks)) {
 			text.Write(f.text[done:at])
-			text.WriteString(f.calls[at])
+			text.WriteString(f.blocks[at])
 			done = at
 		}
 		text.Write(f.text[done:])
-		text.WriteString(f.copies.String())
 		texts[name] = text.Bytes()
 	}
 	return texts, nil
