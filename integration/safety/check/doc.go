@@ -18,13 +18,6 @@
 // All are sorts and sweeps over the events. No search for an order that explains them is needed: the tokens are the
 // order of the grants, and each resource's record is the order of its requests.
 //
-// # Deadlines
-//
-// Each grant and each renewal of a lease is recorded when its answer arrives, with the time that has passed since the
-// request. The deadline counts from the send time of the last request that was answered before the deadline that was
-// valid until then. The recorded send time is the client's, or a moment later. A handle that is asked after its
-// deadline must not be live, even if its timer is late. Where only its context is read, the timer has 500 ms more.
-//
 // # What is excused
 //
 // An operator who deletes a key or revokes a lease lets the next holder in at once. From the beginning of such a fault,
@@ -36,14 +29,6 @@
 //
 // An observer may miss leaders while it starts again, and those that a compaction discarded while its watch was broken.
 // A context may end late in a process that did not run.
-//
-// # What order means
-//
-// Sessions wait in etcd's queue, in the order of their keys: I2. Waiters of one session wait in line in the process, so
-// no caller is granted a name before a caller of its session that has waited longer. But an enter event is recorded
-// before the place in the line is taken. So one waiter counts as overtaken only when three have passed it that entered
-// more than a second later, and several when more than four were passed by one that entered 250 ms later. Readers and
-// candidates of one session each have their own place in etcd's queue, as have locks that stand in several queues.
 //
 // # What it cannot see
 //

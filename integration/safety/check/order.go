@@ -18,9 +18,9 @@ const (
 	unclear  = 4
 )
 
-// order checks that the waiters of each session are served in their order. No fault changes it, since the waiters stand
-// in line in the process. The lease of the key identifies the session. Readers and candidates of elections are left
-// out, since each has its own place in etcd's queue.
+// order checks that the waiters of each session are served in their order; that of sessions is I2. No fault changes it,
+// since the waiters stand in line in the process. The lease of the key identifies the session. Readers, candidates of
+// elections and locks of several queues are left out, since each has its own place in etcd's queues.
 func (c *checker) order() {
 	type session struct {
 		name  string
