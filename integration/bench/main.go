@@ -123,18 +123,7 @@ func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cluster.Kill()) }()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	server := cluster.Members[0]
-	go func() {
-		select {
-		case <-server.Ended():
-			cancel(errors.New("the etcd server has ended"))
-		case <-ctx.Done():
-		}
-	}()
-
-	s := &suite{endpoint: server.Endpoint(), scale: o.scale}
+	s := &suite{endpoint: cluster.Members[0].Endpoint(), scale: o.scale}
 	if d.commit, err = s.commit(ctx); err != nil {
 		return err
 	}
@@ -142,9 +131,6 @@ func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
 	for _, sc := range o.chosen {
 		results, err := s.run(ctx, sc)
 		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				return fmt.Errorf("%w: %w", cause, err)
-			}
 			return err
 		}
 		d.results = append(d.results, results...)

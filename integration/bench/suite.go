@@ -14,7 +14,7 @@ import (
 const (
 	// sessionTTL is long enough for a busy machine to renew in time.
 	sessionTTL = 30 * time.Second
-	// roundTimeout bounds a round. Only a round that hangs reaches it.
+	// roundTimeout bounds a round. Only a round that hangs, or whose server has died, reaches it.
 	roundTimeout = 5 * time.Minute
 	// closeTimeout bounds the clean-up after a round.
 	closeTimeout = 30 * time.Second

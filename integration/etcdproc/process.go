@@ -24,9 +24,6 @@ func (p *Process) Endpoint() string { return p.order.Member.ClientAddr }
 
 func (p *Process) name() string { return p.order.Member.Name }
 
-// Ended returns a channel that is closed when the present run of the server ends for any reason.
-func (p *Process) Ended() <-chan struct{} { return p.ended }
-
 // Restart starts the server with the same data and address, and waits until it serves clients. It kills a running
 // server first. On an error nothing is left running.
 func (p *Process) Restart(ctx context.Context) error {
