@@ -14,18 +14,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// fixture reads a history and the verdict that it expects: invariant/checker for each violation.
-func fixture(t *testing.T, path string) (events []history.Event, verdict []string) {
-	t.Helper()
-	events, err := history.ReadFile(path)
-	require.NoError(t, err)
-	n := slices.IndexFunc(events, func(e history.Event) bool { return e.Kind == history.Note && e.Name == "verdict" })
-	require.NotEqual(t, -1, n, "no verdict")
-	return events, strings.Fields(events[n].Value)
-}
-
-// The verdict on each history is the expected one. Together, the histories make each checker find each invariant that
-// it checks, and make each count of the report positive.
+// The verdict on each history is the expected one: invariant/checker for each violation. Together, the histories make
+// each checker find each invariant that it checks, and make each count of the report positive.
 func TestCheck_fixtures(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.jsonl")
 	require.NoError(t, err)
@@ -33,7 +23,11 @@ func TestCheck_fixtures(t *testing.T) {
 	looked := map[string]int{}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".jsonl"), func(t *testing.T) {
-			events, want := fixture(t, path)
+			events, err := history.ReadFile(path)
+			require.NoError(t, err)
+			n := slices.IndexFunc(events, func(e history.Event) bool { return e.Kind == history.Note && e.Name == "verdict" })
+			require.NotEqual(t, -1, n, "no verdict")
+			want := strings.Fields(events[n].Value)
 			report := check.Check(events)
 			require.Empty(t, report.Malformed)
 			require.LessOrEqual(t, report.Count(check.PeerOverlaps), 1)
