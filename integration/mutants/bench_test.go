@@ -1,7 +1,6 @@
 package mutants_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -64,28 +63,31 @@ func repository(t *testing.T) string {
 	return root
 }
 
+// tests returns the package's test files, by their names.
+func (k killer) tests(root string) (files map[string]string, err error) {
+	paths, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(k.dir), "*_test.go"))
+	files = map[string]string{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		files[filepath.Base(path)] = string(text)
+	}
+	return files, err
+}
+
 // stands returns nil if the killer's test and its assertion are in the package's tests.
 func (k killer) stands(root string) error {
-	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(k.dir), "*_test.go"))
-	if err != nil {
-		return err
-	}
-	var tests []byte
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		tests = append(tests, text...)
-	}
+	files, err := k.tests(root)
 	test, _, _ := strings.Cut(k.test, "/")
 	for _, text := range []string{"func " + test + "(", k.line} {
-		if !bytes.Contains(tests, []byte(text)) {
-			return fmt.Errorf("%q is not in the tests of %s; they have changed, so name the assertion that notices the "+
+		if err == nil && !strings.Contains(strings.Join(slices.Collect(maps.Values(files)), ""), text) {
+			err = fmt.Errorf("%q is not in the tests of %s; they have changed, so name the assertion that notices the "+
 				"fault now, and run it", text, k.dir)
 		}
 	}
-	return nil
+	return err
 }
 
 // bench builds and runs test binaries that contain all its mutants.

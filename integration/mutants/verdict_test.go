@@ -3,10 +3,8 @@ package mutants_test
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -20,20 +18,16 @@ func kills(k killer, root, output string) error {
 	case !ended(output, "FAIL", k.test):
 		return fmt.Errorf("%s has neither passed nor failed", k.test)
 	}
-	for _, at := range position.FindAllStringSubmatch(output, -1) {
-		file := at[1]
-		if !filepath.IsAbs(file) {
-			file = filepath.Join(root, filepath.FromSlash(k.dir), file)
-		}
-		n, err := strconv.Atoi(at[2])
-		if err != nil {
-			return err
-		}
-		if strings.Contains(sourceLine(file, n), k.line) {
-			return nil
+	failed := position.FindAllString(output, -1)
+	files, err := k.tests(root)
+	for file, text := range files {
+		for n, line := range strings.Split(text, "\n") {
+			if strings.Contains(line, k.line) && slices.Contains(failed, fmt.Sprint(file, ":", n+1)) {
+				return nil
+			}
 		}
 	}
-	return fmt.Errorf("another assertion has failed, want %q", k.line)
+	return errors.Join(err, fmt.Errorf("another assertion has failed, want %q", k.line))
 }
 
 // ended reports whether the test has ended with a result, PASS or FAIL.
@@ -42,14 +36,4 @@ func ended(output, result, test string) bool {
 }
 
 // position matches the position of a failed assertion.
-var position = regexp.MustCompile(`([\w./-]+_test\.go):(\d+)`)
-
-// sourceLine returns the n-th line of a file, or "" if there is none.
-func sourceLine(file string, n int) string {
-	text, _ := os.ReadFile(file)
-	lines := strings.Split(string(text), "\n")
-	if n < 1 || n > len(lines) {
-		return ""
-	}
-	return lines[n-1]
-}
+var position = regexp.MustCompile(`\w+_test\.go:\d+`)
