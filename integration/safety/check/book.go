@@ -77,11 +77,8 @@ func (d *disturbance) until() time.Duration {
 }
 
 func (d *disturbance) operator() bool {
-	switch d.begin.Name {
-	case history.OperatorDeletes, history.OperatorOverwrites, history.OperatorRevokes:
-		return true
-	}
-	return false
+	names := []string{history.OperatorDeletes, history.OperatorOverwrites, history.OperatorRevokes}
+	return slices.Contains(names, d.begin.Name)
 }
 
 // name returns the name that a holds or asks for. For a permit it is that of the slot, once the slot is known.
