@@ -38,22 +38,3 @@ func (s *Server) Keys(tb testing.TB, prefix string) []string {
 	}
 	return keys
 }
-
-// Leases returns the live leases, in no order. It is never nil.
-func (s *Server) Leases(tb testing.TB) []clientv3.LeaseID {
-	tb.Helper()
-	resp, err := s.Etcd.Server.LeaseLeases(context.WithoutCancel(tb.Context()), &etcdserverpb.LeaseLeasesRequest{})
-	require.NoError(tb, err)
-	leases := []clientv3.LeaseID{}
-	for _, l := range resp.Leases {
-		leases = append(leases, clientv3.LeaseID(l.ID))
-	}
-	return leases
-}
-
-// Revoke revokes a lease, as an operator would.
-func (s *Server) Revoke(tb testing.TB, id clientv3.LeaseID) {
-	tb.Helper()
-	_, err := s.Etcd.Server.LeaseRevoke(context.WithoutCancel(tb.Context()), &etcdserverpb.LeaseRevokeRequest{ID: int64(id)})
-	require.NoError(tb, err)
-}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/leasefence/leasefence/fence"
@@ -104,7 +105,9 @@ func TestInspect_showsEtcdsOwnLocks(t *testing.T) {
 	q = agree(1, 0)
 	require.NoError(t, lease.Release(ctx, client, "job", lease.ReleaseOptions{Mode: lease.ReleaseNow, Revision: q.Holders[0].Revision}))
 	agree(0, 0)
-	require.Contains(t, srv.Leases(t), last.Lease())
+	left, err := client.Leases(ctx)
+	require.NoError(t, err)
+	require.Contains(t, left.Leases, clientv3.LeaseStatus{ID: last.Lease()})
 	require.NoError(t, last.Close())
 	leave()
 	require.NoError(t, <-watched)

@@ -80,7 +80,8 @@ func TestManager_oneLeadsAndThenTheOther(t *testing.T) {
 	require.Greater(t, second.token, first.token)
 
 	// A manager that loses its lease ends with an error, as with a record on an API server.
-	srv.Revoke(t, clientv3.LeaseID(srv.KeyValues(t, key)[0].Lease))
+	_, err := srv.Client(t).Revoke(rig.Bounded(t), clientv3.LeaseID(srv.KeyValues(t, key)[0].Lease))
+	require.NoError(t, err)
 	rig.Await(t, second.work.Done(), "the context of the work did not end")
 	require.ErrorContains(t, rig.Await(t, b.done, "the manager did not stop"), "leader election lost")
 }
