@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -130,4 +131,167 @@ func TestRun_leadPanics(t *testing.T) {
 			require.Zero(t, time.Since(began), "Close does not wait for the lead that panicked")
 		})
 	}
+}
+
+// endings are ways in which lead's context ends.
+var endings = map[string]struct {
+	happens func(t *testing.T, p *process, r *role, c *term)
+	cause   error
+}{
+	"ctx ended": {func(_ *testing.T, _ *process, r *role, _ *term) { r.stop(errMine) }, errMine},
+	"resigned": {func(t *testing.T, _ *process, _ *role, c *term) {
+		t.Helper()
+		resigns(t, c)
+	}, election.ErrResigned},
+	"lost": {func(t *testing.T, p *process, _ *role, _ *term) {
+		t.Helper()
+		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
+	}, lease.ErrLost},
+}
+
+// OnHang is called once for a lead that hangs, whatever has ended its context. If it returns, Run goes on waiting. Health
+// fails until lead has returned: nobody else can lead meanwhile.
+func TestRun_leadHangs(t *testing.T) {
+	for name, c := range endings {
+		inBubble(t, name, func(t *testing.T) {
+			h, p := newHealth(t), newProcess(t, newServer(t), lease.Options{})
+			told := make(news, 10)
+			r := p.runs(t, election.Options{Health: h}, election.WithStopTimeout(5*time.Second, told.tell))
+			l := r.leads(t)
+			time.Sleep(time.Hour)
+			require.Empty(t, told, "lead's context has not ended")
+			c.happens(t, p, r, l)
+			l.requireCause(t, c.cause)
+			keys := p.keys()
+			time.Sleep(5*time.Second - 1)
+			synctest.Wait()
+			require.Empty(t, told)
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			require.Len(t, told, 1)
+			err := <-told
+			require.ErrorIs(t, err, c.cause)
+			require.ErrorContains(t, err, `election: run "x": lead has not returned 5s after the end of its context: `)
+			time.Sleep(tolerance - 5*time.Second) // for so long lead may take to return
+			requireWell(t, h)
+			time.Sleep(time.Nanosecond)
+			requireIll(t, h, "its context ended 10s ago")
+			time.Sleep(time.Hour)
+			requireIll(t, h)
+			r.requireIdle(t)
+			require.Equal(t, keys, p.keys())
+			l.returns <- nil
+			requireWell(t, h)
+			if name == "lost" { // Run campaigns again
+				r.leadsSoon(t)
+			}
+			time.Sleep(time.Hour)
+			requireWell(t, h)
+			require.Empty(t, told, "once")
+		})
+	}
+}
+
+// OnHang is not called without a timeout, or for a lead that returns in time. If it is nil, Run still waits for lead.
+func TestRun_leadHangs_withoutOnHang(t *testing.T) {
+	for name, opt := range map[string]election.RunOption{
+		"no timeout":  election.WithStopTimeout(0, func(err error) { panic(err) }),
+		"in time":     election.WithStopTimeout(time.Hour+1, func(err error) { panic(err) }),
+		"no function": election.WithStopTimeout(time.Second, nil),
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			p := newProcess(t, newServer(t), lease.Options{})
+			r := p.runs(t, election.Options{}, opt)
+			c := r.leads(t)
+			r.stop(errMine)
+			time.Sleep(time.Hour)
+			r.requireIdle(t)
+			c.returns <- nil
+			require.ErrorIs(t, r.returned(t), errMine)
+			time.Sleep(time.Hour)
+		})
+	}
+}
+
+// Run does not go on while onHang runs, even if lead has returned: onHang may be about to end the process.
+func TestRun_waitsForOnHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{}, election.WithStopTimeout(time.Second, func(error) { time.Sleep(time.Hour) }))
+		c := r.leads(t)
+		r.stop(errMine)
+		time.Sleep(time.Minute)
+		c.returns <- nil
+		time.Sleep(time.Minute)
+		r.requireIdle(t)
+		require.Len(t, p.keys(), 1)
+		time.Sleep(time.Hour)
+		require.ErrorIs(t, r.returned(t), errMine)
+	})
+}
+
+// closes begins to close the session.
+func (p *process) closes(ctx context.Context) <-chan error {
+	closed := make(chan error, 1)
+	go func() { closed <- p.s.Close(ctx) }()
+	synctest.Wait()
+	return closed
+}
+
+func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, other := newPair(t)
+		r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
+		c := r.leads(t)
+		next := other.waits(t, election.Options{})
+		closed := p.closes(t.Context())
+		require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
+		requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, closed, "Close waits for lead")
+		r.requireIdle(t)
+		next.requireWaiting(t)
+		require.Contains(t, p.keys(), c.key())
+
+		c.returns <- errMine
+		err := r.returned(t)
+		require.ErrorIs(t, err, lease.ErrClosed)
+		require.ErrorIs(t, err, errMine)
+		require.NoError(t, <-closed)
+		next.won(t)
+	})
+}
+
+// If the session is closed while Run releases the key, the end of the lease deletes the key.
+func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
+		c := r.leads(t)
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
+		c.returns <- nil
+		r.requireIdle(t)
+		require.NoError(t, <-p.closes(t.Context()))
+		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
+		require.Empty(t, p.keys())
+	})
+}
+
+// Close is bounded by its own context. It then does not revoke the lease while lead runs, and Run ends when lead has
+// returned.
+func TestRun_closeGivesUpOnLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProcess(t, newServer(t), lease.Options{})
+		r := p.runs(t, election.Options{})
+		c := r.leads(t)
+		closed := p.closes(timeout(t, time.Second, nil))
+		require.ErrorIs(t, <-closed, context.DeadlineExceeded)
+		r.requireIdle(t)
+		require.Equal(t, []string{c.key()}, p.keys())
+		time.Sleep(time.Minute)
+		require.Empty(t, p.keys(), "the lease has expired")
+		c.returns <- errors.New("too late")
+		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
+	})
 }

@@ -92,3 +92,69 @@ func (t *Token) UnmarshalText(text []byte) error {
 	*t = parsed
 	return nil
 }
+
+// ReadToken identifies a grant of a read lock at the resource. It has the form of a [Token] and is of the same series:
+// of two grants of one lock, to readers or writers, the later one has the larger token.
+//
+// It is a separate type, so that a reader cannot write: no verb that writes takes it, [FromContext] does not find it
+// in a reader's context, and over HTTP and gRPC it has a separate header. A resource that knows only writers finds no
+// token in a reader's request and refuses it.
+type ReadToken int64
+
+// ParseRead is [Parse] for the token of a read lock.
+func ParseRead(s string) (ReadToken, error) {
+	t, err := Parse(s)
+	return ReadToken(t), err
+}
+
+// Era returns the era of a valid token.
+func (t ReadToken) Era() uint16 { return Token(t).Era() }
+
+// Revision returns the revision of a valid token. In era 0 it equals the token.
+func (t ReadToken) Revision() int64 { return Token(t).Revision() }
+
+// Valid reports whether t is positive and has a revision other than 0.
+func (t ReadToken) Valid() bool { return Token(t).Valid() }
+
+// CheckEra is [Token.CheckEra].
+func (t ReadToken) CheckEra(most uint16) error { return Token(t).CheckEra(most) }
+
+// String returns the decimal form, as in the HTTP header Fencing-Read-Token. [ParseRead] reads it.
+func (t ReadToken) String() string { return Token(t).String() }
+
+// Text returns the token in a readable form, era:revision.
+func (t ReadToken) Text() string { return Token(t).Text() }
+
+// MarshalText is [Token.MarshalText].
+func (t ReadToken) MarshalText() ([]byte, error) { return Token(t).MarshalText() }
+
+// UnmarshalText is [Token.UnmarshalText].
+func (t *ReadToken) UnmarshalText(text []byte) error { return (*Token)(t).UnmarshalText(text) }
+
+// DefaultMaxEra is the highest era that a fence accepts by default. The era of the sessions can be raised up to this
+// value without a change of the fences' options.
+const DefaultMaxEra = 15
+
+// CheckEra returns an error that matches [ErrInvalidToken] if the era of t is above most, or above [DefaultMaxEra] if
+// most is 0. [Guard] and every store call it before anything else, with their option MaxEra.
+//
+// A mark only grows. Without this bound a single token that was never granted, for example a clock's value or one from
+// a damaged file, could become the mark of a resource and lock out every holder.
+func (t Token) CheckEra(most uint16) error {
+	if most == 0 {
+		most = DefaultMaxEra
+	}
+	if t.Era() <= most {
+		return nil
+	}
+	return fmt.Errorf("%w %d: its era is %d, want 0 to %d: if this era is in use, raise MaxEra in the options of the fence",
+		ErrInvalidToken, int64(t), t.Era(), most)
+}
+
+// CheckMaxEra returns an error that names the field if most is not a legal era.
+func CheckMaxEra(field string, most uint16) error {
+	if most > maxEra {
+		return fmt.Errorf("%s is %d, want 1 to %d, or 0 for %d", field, most, maxEra, DefaultMaxEra)
+	}
+	return nil
+}

@@ -3,7 +3,9 @@ package sqlfence
 import (
 	"context"
 	"database/sql"
+	"time"
 
+	"github.com/leasefence/leasefence/fence/audit"
 	"github.com/leasefence/leasefence/fence/internal/sqlmark"
 )
 
@@ -149,4 +151,84 @@ func (m *Marks) ClaimPath(ctx context.Context, db *sql.DB, path string) error {
 // or if the transaction's reads may be out of date. Otherwise the errors are those of ClaimPath and Check.
 func (m *Marks) CheckPath(ctx context.Context, tx *sql.Tx, path string) error {
 	return m.made().CheckPath(ctx, tx, path)
+}
+
+// DefaultColumn is the default column of a [Row]'s fence.
+const DefaultColumn = sqlmark.DefaultColumn // "fence"
+
+// Row identifies a row with its fence in a column: a 64-bit integer, NOT NULL, initially 0.
+type Row struct {
+	Table  string // in the form of Options.Table, required
+	Key    string // a unique column, required
+	ID     any    // the value of Key, required
+	Column string // of the fence; default [DefaultColumn]
+}
+
+// String returns the name of the row in errors, also as the resource of a [*fence.StaleError].
+func (r Row) String() string { return sqlmark.Row(r).String() }
+
+// UpdateRow changes one row if the token of ctx is not older than the row's, and stores the token in the row:
+//
+//	UPDATE table SET <set>, fence = token WHERE key = id AND fence <= token
+//
+// set is SQL such as `balance = balance - $1`, with args for its placeholders, which are numbered from 1. The update is
+// one statement and atomic at every isolation level. Other statements follow only if it has changed no row. With a
+// *sql.DB on MySQL they run in a transaction. UpdateRow needs no table of marks and no claim, and fences this row only:
+// a stale holder can still write rows that its successor has not written, and its reads of other rows may be out of
+// date. Readers raise no mark of a row, so they do not protect it. A row keeps no name of a lock, so the tokens of
+// another lock are accepted. Use Do if that matters.
+//
+// On an error the row is unchanged, except if the error is the connection's or the context's, or matches [ErrUnknown],
+// which means that the answer to COMMIT was lost. An update whose answer was lost may still take effect later, after a
+// read that did not show it. So run it in a transaction of Do, or make it idempotent. The error is a
+// [*fence.StaleError] if the row has a newer token. It matches [ErrNoRow] if there is no such row, and
+// [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not repeat an update that has changed the row.
+func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
+	e := m.made()
+	if db, ok := q.(*sql.DB); ok && e.Dialect() == sqlmark.MySQL {
+		// With autocommit=0 a lone statement would never be committed. Also, the lookup must keep its lock on the row.
+		return e.UpdateRowOn(ctx, db, sqlmark.Row(row), set, args...)
+	}
+	return e.UpdateRow(ctx, conn{q}, fit(q, Dialect(e.Dialect())), sqlmark.Row(row), set, args...)
+}
+
+// DefaultLog is the usual name of the audit trail's table, see [Options].
+const DefaultLog = sqlmark.DefaultLog // "fencing_token_log"
+
+// Query selects rows of an audit trail. The zero value selects the newest of all resources.
+type Query struct {
+	Resource     string    // empty for all resources
+	Since, Until time.Time // zero for no bound
+	Limit        int       // the newest tenures and the newest refusals, 1 to 100,000 each, default 1,000
+}
+
+// Release records the end of the tenure of ctx's token in the audit trail. ctx must not have ended; the token's tenure
+// may have:
+//
+//	defer func() {
+//		err = errors.Join(err, marks.Release(context.WithoutCancel(ctx), db, "ledger", audit.CauseOf(ctx)))
+//	}()
+//
+// The cause is [audit.CauseExplicit], [audit.CauseExpired] or [audit.CauseRevoked], see [audit.CauseOf]. Release does
+// not change a tenure whose end is recorded, for example because a newer token had reached the resource, and ignores
+// one that is not in the trail. It affects the trail only: the mark stays, and the token remains valid.
+func (m *Marks) Release(ctx context.Context, db *sql.DB, resource string, cause audit.Cause) error {
+	return m.made().Release(ctx, db, resource, cause)
+}
+
+// LogRefusal records a refusal by [Marks.Check], [Marks.CheckShared], [Marks.CheckPath] or [Marks.UpdateRow] in the
+// audit trail. Call it after the refused transaction was rolled back. Claim and Do record their refusals themselves.
+// For nil, for an error without a [*fence.StaleError] and for the refusal of a reader, LogRefusal sends nothing. ctx is
+// that of the refused call, or made from it: it has the holder's name.
+func (m *Marks) LogRefusal(ctx context.Context, db *sql.DB, err error) error {
+	return m.made().LogRefusal(ctx, db, err)
+}
+
+// History returns the tenures that overlap the time of the query and the refusals in it, both with the oldest first.
+// The times are those of the database's clock.
+//
+// It reads the two tables one after the other. The error names the fault of the query, matches [ErrNoTable] if a table
+// is missing, or is the driver's.
+func (m *Marks) History(ctx context.Context, db *sql.DB, q Query) ([]audit.Tenure, []audit.Refusal, error) {
+	return m.made().History(ctx, db, sqlmark.Query(q))
 }

@@ -1,11 +1,19 @@
 package fencetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -91,4 +99,121 @@ func history(all []*write, entries []Entry) string {
 	}
 	fmt.Fprintf(&text, "\nthere: %v", entries)
 	return text.String()
+}
+
+// The environment sets the number of rounds and the seed of a random test.
+const (
+	roundsEnv = "LEASEFENCE_FENCE_ROUNDS"
+	seedEnv   = "LEASEFENCE_FENCE_SEED"
+)
+
+// resources numbers the resources, so that each name is new in this process.
+var resources atomic.Int64
+
+// seeded returns random numbers of a new seed, or of the one in the environment, and the seed.
+func seeded(t *testing.T) (random *rand.Rand, seed uint64) {
+	t.Helper()
+	seed = fromEnv(t, seedEnv, rand.Uint64()>>1)
+	t.Logf("to repeat it: %s=%d", seedEnv, seed)
+	return rand.New(rand.NewPCG(seed, 0)), seed
+}
+
+// fromEnv returns the number in an environment variable, or otherwise if it is not set.
+func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// Tree has the verbs for nodes of a tree of resources.
+type Tree struct {
+	Claim, Check func(ctx context.Context, path string) error // Check is only called after Claim
+	Marks        func() any                                   // all marks
+}
+
+// Paths plays histories of trees, which start makes, with the given number of holders each. Holders of nodes are
+// granted one after the other, and older ones act late. A holder is refused if and only if a newer holder of its node,
+// or of a node above or below it, was accepted.
+func Paths(t *testing.T, histories, holders int, start func() Tree) {
+	t.Helper()
+	random, _ := seeded(t)
+	paths := []string{"a", "a/b", "a/c", "a/b/d", "a/b/e", "a/bb", "b"}
+	related := func(p, q string) bool {
+		return strings.HasPrefix(p+"/", q+"/") || strings.HasPrefix(q+"/", p+"/")
+	}
+	for range histories {
+		tree := start()
+		held, been := map[fence.Token]string{}, map[fence.Token]bool{}
+		for token := fence.Token(1); token <= fence.Token(holders); token++ {
+			held[token] = paths[random.IntN(len(paths))]
+			for range 3 {
+				who := 1 + fence.Token(random.Int64N(int64(token)))
+				newest := fence.Token(0)
+				for other := range been {
+					if related(held[other], held[who]) {
+						newest = max(newest, other)
+					}
+				}
+				verb, before := tree.Claim, tree.Marks()
+				if been[who] && random.IntN(2) == 0 {
+					verb = tree.Check
+				}
+				err := verb(fence.NewContext(t.Context(), who), held[who])
+				if newest <= who {
+					require.NoError(t, err, "%d at %s", who, held[who])
+					been[who] = true
+					continue
+				}
+				stale, ok := errors.AsType[*fence.StaleError](err)
+				require.True(t, ok, "%d at %s passed %d at %s: %v", who, held[who], newest, held[newest], err)
+				require.Equal(t, who, stale.Token)
+				require.False(t, stale.Read)
+				require.True(t, related(stale.Resource, held[who]))
+				require.Equal(t, before, tree.Marks(), "nothing is raised")
+			}
+		}
+	}
+}
+
+// Told records calls of a store's hooks. Make it with room for some.
+type Told chan Event
+
+// Event is a call of a hook. Err is nil if the token was accepted.
+type Event struct {
+	fence.Access
+
+	Err error
+}
+
+// Hooks returns the hooks for the store's options.
+func (t Told) Hooks() *fence.Hooks {
+	add := func(e Event) {
+		select {
+		case t <- e:
+		default: // nobody looks at so many
+		}
+	}
+	return &fence.Hooks{
+		Accepted: func(_ context.Context, a fence.Access) { add(Event{a, nil}) },
+		Refused:  func(_ context.Context, a fence.Access, err error) { add(Event{a, err}) },
+	}
+}
+
+// Last returns the one event since the last call. It fails if there is none, or more than one.
+func (t Told) Last() (last Event, err error) {
+	n := len(t)
+	for range n {
+		last = <-t
+	}
+	if n != 1 {
+		err = fmt.Errorf("the hooks were called %d times, want 1; the last is %v", n, last)
+	}
+	return last, err
 }
