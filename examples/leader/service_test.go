@@ -4,14 +4,24 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 
+	"github.com/leasefence/leasefence/examples/internal/exampletest"
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 	"github.com/leasefence/leasefence/examples/internal/stage"
 	"github.com/leasefence/leasefence/fence"
@@ -75,4 +85,76 @@ func TestService_saysThatEtcdWasRestored(t *testing.T) {
 	w = httptest.NewRecorder()
 	s.postTransfer(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/transfer?to=nobody", nil))
 	require.Equal(t, http.StatusConflict, w.Code, "it does not lead any more")
+}
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// The demo checks its scenes itself. Every leader has a larger token than the one before it, and a leader that hands over
+// or stops does not let the others wait for its lease.
+func TestDemo_movesTheLead(t *testing.T) {
+	status, text := exampletest.Run(t, nil)
+	require.Zero(t, status)
+	last := 0
+	for _, m := range regexp.MustCompile(`INFO leads token=(\d+)`).FindAllStringSubmatch(text, -1) {
+		token, err := strconv.Atoi(m[1])
+		require.NoError(t, err)
+		require.Greater(t, token, last)
+		last = token
+	}
+	for _, how := range []string{"was asked", "was told to stop"} {
+		took := regexp.MustCompile(`leads (\S+) after . ` + how).FindStringSubmatch(text)
+		require.NotNil(t, took, how)
+		d, err := time.ParseDuration(took[1])
+		require.NoError(t, err)
+		require.Less(t, d, stage.TTL*3/4, "%s: waited until the lease expired", how)
+	}
+	exampletest.RequireInOrder(t, text, `was killed$`, `was paused$`, `has lost the lead`, `was asked$`, `was told to stop$`, `^The ledger\n    #1 `)
+}
+
+// The flags reach a server that requires a client certificate, a user and a password.
+func TestConnection_reachesASecuredServer(t *testing.T) {
+	certs, err := transport.SelfCert(zap.NewNop(), t.TempDir(), []string{"127.0.0.1:0"}, 1, x509.ExtKeyUsageClientAuth)
+	require.NoError(t, err)
+	tls := transport.TLSInfo{CertFile: certs.CertFile, KeyFile: certs.KeyFile, TrustedCAFile: certs.CertFile}
+	cfg := embed.NewConfig()
+	cfg.Dir = t.TempDir()
+	loopback := []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = loopback, loopback
+	cfg.ListenPeerUrls = nil
+	cfg.UnsafeNoFsync, cfg.EnableGRPCGateway = true, false
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	cfg.ClientTLSInfo = tls
+	cfg.ClientTLSInfo.ClientCertAuth = true
+	etcd, err := embed.StartEtcd(cfg)
+	require.NoError(t, err)
+	t.Cleanup(etcd.Close)
+	<-etcd.Server.ReadyNotify()
+
+	password := filepath.Join(t.TempDir(), "password")
+	c := connection{endpoints: etcd.Clients[0].Addr().String(), tls: tls}
+	client, err := c.client()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	_, err = client.UserAdd(t.Context(), "root", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(t.Context(), "root", "root")
+	require.NoError(t, err)
+	_, err = client.AuthEnable(t.Context())
+	require.NoError(t, err)
+	c.user, c.passwordFile = "root", password
+	for text, ok := range map[string]bool{"secret": true, "secret\n": true, "other": false} {
+		require.NoError(t, os.WriteFile(password, []byte(text), 0o600))
+		client, err := c.client()
+		require.Equal(t, ok, err == nil, "%v", err)
+		if ok {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			_, err = client.Put(ctx, "key", "value")
+			cancel()
+			require.NoError(t, err)
+			require.NoError(t, client.Close())
+		}
+	}
+	c.passwordFile = ""
+	_, err = c.client()
+	require.ErrorContains(t, err, "-password-file")
 }
