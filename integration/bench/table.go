@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/xml"
 	"fmt"
 	"io"
 	"maps"
@@ -100,4 +102,112 @@ func digits(v float64) string {
 	default:
 		return fmt.Sprintf("%.2f", v)
 	}
+}
+
+// bar is one bar of the chart: a ratio to the peer.
+type bar struct {
+	label  string
+	factor float64
+	goal   float64 // 0 without a goal
+}
+
+func bars(results []*result) []bar {
+	var all []bar
+	for _, r := range results {
+		of := [...]string{byRate: r.unit + "s/s", byMedian: "median", byMean: "mean"}[r.by]
+		all = append(all, bar{label: r.title(r.what) + ": " + of, factor: r.comparisons()[1].middle, goal: r.leastTimes})
+	}
+	return all
+}
+
+// The chart's measures, in pixels.
+const (
+	chartLabels = 310 // the width of the column of labels
+	chartBars   = 430
+	chartValues = 70
+	chartRow    = 24
+	chartTop    = 58
+	chartBottom = 26
+	chartLeft   = 10
+)
+
+// chartStyle is readable on white and on black. In a viewer that prefers dark colours the text is brighter.
+const chartStyle = `
+text { font: 13px system-ui, sans-serif; fill: #24292f; }
+.small { font-size: 11px; fill: #6e7781; }
+.grid { stroke: #8c959f; stroke-opacity: 0.35; }
+.one { stroke: #8c959f; stroke-width: 2; }
+.better { fill: #2da44e; }
+.worse { fill: #d4632a; }
+.goal { stroke: #0969da; stroke-width: 3; }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3; }
+  .small { fill: #9198a1; }
+  .goal { stroke: #58a6ff; }
+}
+`
+
+// svg draws the bars on a log scale, from the line at 1x.
+func svg(title string, all []bar) []byte {
+	low, high := 0.5, 10.0
+	for _, b := range all {
+		low, high = min(low, b.factor/1.1), max(high, b.factor*1.1, b.goal*1.1)
+	}
+	x := func(factor float64) float64 {
+		return chartLabels + chartBars*math.Log(factor/low)/math.Log(high/low)
+	}
+	width, height := chartLabels+chartBars+chartValues, chartTop+chartRow*len(all)+chartBottom
+	var out bytes.Buffer
+	text := func(class, anchor string, x, y float64, s string) {
+		fmt.Fprintf(&out, `<text class="%s" text-anchor="%s" x="%.1f" y="%.1f">`, class, anchor, x, y)
+		_ = xml.EscapeText(&out, []byte(s)) // a buffer does not fail
+		out.WriteString("</text>\n")
+	}
+	line := func(class string, x, y1, y2 float64) {
+		fmt.Fprintf(&out, "<line class=%q x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", class, x, x, y1, y2)
+	}
+
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n",
+		width, height, width, height)
+	fmt.Fprintf(&out, "<style>%s</style>\n", chartStyle)
+	text("", "start", chartLeft, 16, title)
+	text("small", "start", chartLeft, 34, "times better than etcd's concurrency package, log scale; blue: the goal")
+	bottom := float64(height - chartBottom)
+	for _, tick := range ticks(low, high) {
+		class := "grid"
+		if tick == 1 {
+			class = "one"
+		}
+		line(class, x(tick), chartTop-6, bottom)
+		text("small", "middle", x(tick), bottom+16, fmt.Sprintf("%gx", tick))
+	}
+	for i, b := range all {
+		y := float64(chartTop + chartRow*i)
+		class, from, to := "better", x(1), x(b.factor)
+		if b.factor < 1 {
+			class, from, to = "worse", to, from
+		}
+		text("", "start", chartLeft, y+15, b.label)
+		fmt.Fprintf(&out, "<rect class=%q x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n",
+			class, from, y+3, max(to-from, 1), chartRow-8)
+		if b.goal > 0 {
+			line("goal", x(b.goal), y+1, y+chartRow-3)
+		}
+		text("", "start", max(to, x(b.goal), x(1))+6, y+15, digits(b.factor)+"x")
+	}
+	out.WriteString("</svg>\n")
+	return out.Bytes()
+}
+
+// ticks returns the values 1, 2 and 5 times a power of 10 between the bounds.
+func ticks(low, high float64) []float64 {
+	var all []float64
+	for power := math.Pow(10, math.Floor(math.Log10(low))); power <= high; power *= 10 {
+		for _, digit := range []float64{1, 2, 5} {
+			if v := digit * power; v >= low && v <= high {
+				all = append(all, v)
+			}
+		}
+	}
+	return all
 }

@@ -5,6 +5,7 @@ package command_test
 import (
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,10 +13,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -152,4 +156,117 @@ func tools(t *testing.T) string {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700)) //nolint:gosec // a program has to be executable
 	}
 	return dir
+}
+
+// If etcd does not answer, no command hangs, and each says so, and why there is no connection. With a user, etcd's
+// client authenticates before the command begins, and does not say why.
+func TestDown_everyCommandSaysSo(t *testing.T) {
+	t.Parallel()
+	const silent = `etcd at \[\\?"127.0.0.1:1\\?"\] has not answered for `
+	for flags, tt := range map[string]struct {
+		says  string
+		codes map[string]int
+	}{
+		"--command-timeout 500ms": {silent + `(2s|500ms, or not in full \(--command-timeout\)) \(no connection: `, map[string]int{
+			"ls":                                    1,
+			"get a":                                 1,
+			"watch a":                               1,
+			"release a --yes --token 3":             1,
+			"release a --mode wait --yes --token 3": 1,
+			"explain 3":                             1,
+			"lock a --ttl 2s -- echo in":            75,
+			"lock a --ttl 2s --try -- echo in":      75,
+			"elect a --ttl 2s -- echo in":           75,
+			"lock a -o json --ttl 2s -- echo in":    75,
+		}},
+		"--dial-timeout 500ms --user root:secret": {silent, map[string]int{
+			"ls": 1, "get a": 1, "doctor": 1, "lock a --ttl 2s -- echo in": 75,
+		}},
+		"--ttl 1h --wait 1s": {"not obtained in 1s", map[string]int{"lock a -- echo in": 75, "lock a --user root:secret -- echo in": 75}},
+		"--cert x":           {"--cert and --key: one is empty", map[string]int{"lock a -- echo in": 64}},
+	} {
+		for line, code := range tt.codes {
+			t.Run(line+" "+flags, func(t *testing.T) {
+				t.Parallel()
+				verb, rest, _ := strings.Cut(line, " ")
+				p := start(t, "127.0.0.1:1", strings.Fields(verb+" "+flags+" "+rest)...)
+				require.Equal(t, code, p.end(t))
+				require.Regexp(t, tt.says, p.stderr.String())
+				require.Empty(t, p.stdout.String())
+			})
+		}
+	}
+}
+
+// Each verdict, in words.
+func TestExplain_verdicts(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	_, unlock := stage(t, client) // 2 holds, 4 waits, 3 holds a permit
+	_, err := client.Put(rig.Bounded(t), "data", "")
+	require.NoError(t, err)
+	run := func(args ...string) string {
+		p := start(t, addr, append([]string{"explain"}, args...)...)
+		code := p.end(t)
+		require.Zero(t, code)
+		verdict := start(t, addr, append([]string{"explain", "-o", "json"}, args...)...)
+		require.Zero(t, verdict.end(t))
+		_, after, _ := strings.Cut(verdict.stdout.String(), `"verdict":"`)
+		word, _, _ := strings.Cut(after, `"`)
+		return "$ leasefence explain " + strings.Join(args, " ") + "\n" + normal(p.stdout.String()) + "verdict: " + word + "\n"
+	}
+	var all []string
+	for _, args := range [][]string{{"2"}, {"4"}, {"3"}, {"5"}, {"1000"}, {"281474976710658"}, {"2", "jobs/"}, {"2", "other/"}} {
+		all = append(all, run(args...))
+	}
+	set := lock(t, addr, "--owner", "host-c/3", "--all", "set/c", "set/a", "set/b", "--", "cat")
+	rig.AwaitQueue(t, client, "set", 3)
+	all = append(all, run("6"))
+	require.Zero(t, set.end(t))
+	unlock()
+	etcds := contend(t, client, 3600, "job/", "", "") // a key of etcd's own packages, which have no owner
+	nine := fmt.Sprint(etcds.rev)
+	all = append(all, "Now it is unlocked.\n", run("2"), run("281474976710658"), run(nine))
+	etcds.leave(t, client, false)
+	all = append(all, run(nine))
+	resp, err := client.Get(rig.Bounded(t), "x")
+	require.NoError(t, err)
+	_, err = client.Compact(rig.Bounded(t), resp.Header.Revision)
+	require.NoError(t, err)
+	all = append(all, "Now etcd has compacted its history.\n", run("2"), run("4"))
+	requireGolden(t, "explain.golden", strings.Join(all, "\n"))
+}
+
+// release releases nobody but the holder with the token. A holder of etcd's own packages cannot be asked: the error
+// names the other modes.
+func TestRelease_refuses(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	contend(t, client, 3600, "job/", "", "")
+	p := start(t, addr, "release", "job", "--yes", "--token", "999", "--mode", "now")
+	require.Equal(t, 75, p.end(t))
+	require.Contains(t, p.stderr.String(), "not held with revision 999")
+	require.Empty(t, p.stdout.String())
+	p = start(t, addr, "release", "job", "--yes", "--token", "2")
+	require.Equal(t, 1, p.end(t))
+	require.Contains(t, p.stderr.String(), "cannot be asked: --mode now deletes its key")
+	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2", "--mode", "now").end(t))
+	require.Empty(t, keys(t, client, "job/"))
+}
+
+func TestRelease_waits(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.StartCluster(t, 1, etcdtest.Options{}) // a process of its own, so that its metrics count only this test
+	token, unlock := stage(t, srv.Client(t))
+	p := start(t, srv.Endpoints()[0], "release", "jobs/nightly", "--mode", "wait", "--yes", "--token", token)
+	// The command inspects the lock first, which reads the two leases. Release reads the holder's lease while it waits.
+	const reads = `grpc_server_started_total{grpc_method="LeaseTimeToLive",grpc_service="etcdserverpb.Lease",grpc_type="unary"}`
+	require.Eventually(t, func() bool {
+		all, err := etcdproc.Metrics(rig.Bounded(t), http.DefaultClient, "http://"+srv.Endpoints()[0])
+		require.NoError(t, err)
+		return all[reads] >= 3
+	}, patience, 10*time.Millisecond)
+	unlock()
+	require.Zero(t, p.end(t))
+	require.Contains(t, p.stdout.String(), "the holder with token 2 no longer holds the lock")
 }

@@ -4,17 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // party is a server under comparison, with what its answers so far have shown.
@@ -154,4 +156,37 @@ func (y *party) stop(i int) {
 	}
 	y.event(w, "closed")
 	y.watches = append(y.watches[:i:i], y.watches[i+1:]...)
+}
+
+// text formats a message without what differs between servers: revisions count from the begin of the program, and
+// leases are numbered in the order of their grants.
+func (y *party) text(m proto.Message) string {
+	m = proto.Clone(m)
+	y.adjust(m.ProtoReflect())
+	return prototext.MarshalOptions{}.Format(m)
+}
+
+func (y *party) adjust(m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch name := string(f.Name()); {
+		case slices.Contains([]string{"cluster_id", "member_id", "raft_term", "watch_id"}, name):
+			m.Clear(f)
+		case f.IsList() && f.Message() != nil:
+			for i := range v.List().Len() {
+				y.adjust(v.List().Get(i).Message())
+			}
+		case f.IsList():
+		case f.Message() != nil:
+			y.adjust(v.Message())
+		case f.Kind() == protoreflect.BytesKind && len(v.Bytes()) > 100:
+			m.Set(f, protoreflect.ValueOfBytes(fmt.Appendf(nil, "<%d bytes>", len(v.Bytes()))))
+		case strings.Contains(name, "revision") && v.Int() > 0:
+			m.Set(f, protoreflect.ValueOfInt64(v.Int()-y.base+1e6)) // 0 means none
+		case name == "lease" || name == "ID":
+			if i := slices.Index(y.leases, clientv3.LeaseID(v.Int())); i >= 0 {
+				m.Set(f, protoreflect.ValueOfInt64(-1-int64(i)))
+			}
+		}
+		return true
+	})
 }

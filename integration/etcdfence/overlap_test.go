@@ -137,3 +137,26 @@ func TestMarks_grants(t *testing.T) {
 	}
 	fencetest.Grants(t, fencetest.VerbsOf(marks.Claim, put, nil, marks.ClaimRead, marks.CheckRead), "Check")
 }
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }
+
+// heldBy returns a KV that is fenced by a held lock.
+func heldBy(tb testing.TB, kv clientv3.KV, h etcdfence.Holder) *etcdfence.KV {
+	tb.Helper()
+	k, err := etcdfence.NewKV(kv, h)
+	require.NoError(tb, err)
+	return k
+}
+
+// markedBy returns a KV that is fenced by a mark.
+func markedBy(tb testing.TB, kv clientv3.KV, resource string) *etcdfence.KV {
+	tb.Helper()
+	marks, err := etcdfence.NewMarks(kv, etcdfence.Options{})
+	require.NoError(tb, err)
+	k, err := marks.KV(resource)
+	require.NoError(tb, err)
+	return k
+}
+
+// second returns only the error of a call.
+func second[T any](_ T, err error) error { return err }

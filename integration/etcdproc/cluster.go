@@ -3,8 +3,19 @@
 package etcdproc
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+
+	"github.com/leasefence/leasefence/integration/child"
 )
 
 // Cluster is a set of one or more members that form one cluster, each in a separate process.
@@ -61,4 +72,207 @@ func (c *Cluster) Kill() error {
 		errs[i] = m.Kill()
 	}
 	return errors.Join(errs...)
+}
+
+// Process is one etcd server in a separate process. It is not safe for concurrent use.
+type Process struct {
+	order order
+	run   *child.Process // nil while it does not run
+	lines chan string    // receives the lines that the process prints: one when it is ready, then one for each command
+	ended chan struct{}  // closed when the process has closed its standard output
+}
+
+// Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
+func (p *Process) Endpoint() string { return p.order.Member.ClientAddr }
+
+func (p *Process) name() string { return p.order.Member.Name }
+
+// Restart starts the server with the same data and address, and waits until it serves clients. It kills a running
+// server first. On an error nothing is left running.
+func (p *Process) Restart(ctx context.Context) error {
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	if err := p.launch(); err != nil {
+		return err
+	}
+	return p.awaitReady(ctx)
+}
+
+// Reset restarts the server with other settings.
+func (p *Process) Reset(ctx context.Context, s Settings) error {
+	p.order.Settings = s
+	return p.Restart(ctx)
+}
+
+// launch starts the process without waiting until it is ready.
+func (p *Process) launch() error {
+	run, err := child.Start(processEnv, p.order)
+	if err != nil {
+		return fmt.Errorf("etcdproc: start server %s: %w", p.name(), err)
+	}
+	lines, ended := make(chan string, 1), make(chan struct{})
+	p.run, p.lines, p.ended = run, lines, ended
+	go func() {
+		defer close(ended)
+		defer close(lines) // a reader then gets "", which is no line that it expects
+		out := bufio.NewScanner(run.Stdout)
+		for out.Scan() {
+			select {
+			case lines <- out.Text():
+			default: // no command waits for an answer
+			}
+		}
+	}()
+	return nil
+}
+
+// awaitReady returns when the server serves clients. On an error it has killed the server.
+func (p *Process) awaitReady(ctx context.Context) error {
+	var err error
+	select {
+	case line := <-p.lines:
+		if line == readyLine {
+			return nil
+		}
+		err = fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?", p.name(), line)
+	case <-ctx.Done():
+		err = fmt.Errorf("etcdproc: start server %s: %w", p.name(), context.Cause(ctx))
+	}
+	return errors.Join(err, p.Kill())
+}
+
+// Kill ends the process with SIGKILL and waits until it is gone. What the server has confirmed is on the disk. On a
+// process that does not run it does nothing.
+func (p *Process) Kill() error {
+	if p.run == nil {
+		return nil
+	}
+	if err := p.run.Kill(); err != nil {
+		return fmt.Errorf("etcdproc: kill server %s: %w", p.name(), err)
+	}
+	<-p.ended
+	_ = p.run.Wait() // the error is the signal
+	p.run = nil
+	return nil
+}
+
+// Pause stops the process with SIGSTOP and returns when it has stopped. Its connections stay open and silent.
+func (p *Process) Pause() error {
+	return p.do(func(run *child.Process) error { return run.Pause(context.Background()) })
+}
+
+// Resume continues a paused process.
+func (p *Process) Resume() error { return p.do((*child.Process).Resume) }
+
+func (p *Process) do(what func(*child.Process) error) error {
+	if p.run == nil {
+		return fmt.Errorf("etcdproc: server %s does not run", p.name())
+	}
+	if err := what(p.run); err != nil {
+		return fmt.Errorf("etcdproc: server %s: %w", p.name(), err)
+	}
+	return nil
+}
+
+// Isolate drops all messages between a member and the other running members, in both directions, while clients still
+// reach all of them. Links to members that do not run are not cut, even if these members start later.
+func (c *Cluster) Isolate(p *Process) error { return c.eachLink(p, cutCommand) }
+
+// Rejoin undoes Isolate.
+func (c *Cluster) Rejoin(p *Process) error { return c.eachLink(p, mendCommand) }
+
+func (c *Cluster) eachLink(p *Process, verb string) error {
+	var errs []error
+	for _, other := range c.Members {
+		if other != p && other.run != nil {
+			errs = append(errs, p.tell(verb+" "+other.name()), other.tell(verb+" "+p.name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Stall makes the server stop applying committed entries, until GoOn. The server still votes, commits and, as a leader,
+// proposes. Its clients' requests wait; once 5,000 entries wait to be applied, it refuses requests with "too many
+// requests".
+func (p *Process) Stall() error { return p.tell(stallCommand) }
+
+// GoOn undoes Stall.
+func (p *Process) GoOn() error { return p.tell(goOnCommand) }
+
+// SlowDisk makes each sync of the server's log take longer by d, until the server restarts.
+func (p *Process) SlowDisk(d time.Duration) error { return p.tell(slowCommand + " " + d.String()) }
+
+// tell sends the server a command and waits until the server has executed it.
+func (p *Process) tell(command string) error {
+	if p.run == nil {
+		return fmt.Errorf("etcdproc: server %s does not run", p.name())
+	}
+	if _, err := io.WriteString(p.run.Stdin, command+"\n"); err != nil {
+		return fmt.Errorf("etcdproc: tell server %s to %s: %w", p.name(), command, err)
+	}
+	select {
+	case line := <-p.lines:
+		if line != doneLine {
+			return fmt.Errorf("etcdproc: tell server %s to %s: %s", p.name(), command, line)
+		}
+		return nil
+	case <-p.ended:
+		return fmt.Errorf("etcdproc: tell server %s to %s: its process has ended", p.name(), command)
+	}
+}
+
+// Save saves the data of a client's server to a file, like etcdctl snapshot save.
+func Save(ctx context.Context, client *clientv3.Client, file string) (err error) {
+	in, err := client.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("etcdproc: save a snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	out, err := os.Create(filepath.Clean(file))
+	if err != nil {
+		return fmt.Errorf("etcdproc: save a snapshot: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// Restore kills all members, gives each the data of the same snapshot file, like etcdutl snapshot restore, and starts
+// them at the same addresses as a new cluster. With a bump of 0 the revision goes back to that of the snapshot.
+// Otherwise the revision is raised by bump and all earlier ones are marked as compacted, as with --bump-revision and
+// --mark-compacted.
+//
+// Restore returns when all members serve clients; on an error nothing is left running.
+func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
+	if err := c.Kill(); err != nil {
+		return err
+	}
+	for _, p := range c.Members {
+		if err := p.restoreData(file, bump); err != nil {
+			return err
+		}
+	}
+	return c.launch(ctx)
+}
+
+// restoreData gives a server that does not run the data of a snapshot, in a new folder. The old data stays in the old
+// one.
+func (p *Process) restoreData(file string, bump uint64) error {
+	m := p.order.Member
+	m.Dir += "-restored"
+	err := snapshot.NewV3(newLogger()).Restore(snapshot.RestoreConfig{
+		SnapshotPath:        file,
+		Name:                m.Name,
+		OutputDataDir:       m.Dir,
+		PeerURLs:            []string{"http://" + m.PeerAddr},
+		InitialCluster:      m.Cluster,
+		InitialClusterToken: m.Config().InitialClusterToken,
+		RevisionBump:        bump,
+		MarkCompacted:       bump > 0,
+	})
+	if err != nil {
+		return fmt.Errorf("etcdproc: restore server %s: %w", m.Name, err)
+	}
+	p.order.Member = m
+	return nil
 }

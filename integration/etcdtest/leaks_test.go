@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
 // leakEnv makes TestLeak_helper leak a goroutine, in a child process of the test below.
@@ -29,3 +31,5 @@ func TestMain_failsAPackageThatLeaks(t *testing.T) {
 	require.Contains(t, string(out), "PASS")
 	require.Contains(t, string(out), "etcdtest_test.leak")
 }
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }

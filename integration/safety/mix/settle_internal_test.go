@@ -2,6 +2,11 @@ package mix
 
 import (
 	"context"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -10,9 +15,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/etcdtest"
+	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -151,4 +160,151 @@ func TestOverwrite_leavesNoKey(t *testing.T) {
 		require.Empty(t, server.Keys(""))
 		require.Len(t, server.History(key), 3, "the key was put twice and deleted once")
 	})
+}
+
+func TestPulse_aSlowClusterExcusesComplaints(t *testing.T) {
+	server := etcdtest.Start(t, etcdtest.Options{})
+	proxy := faults.NewProxy(t, server.Endpoint())
+	r := soonOver(t)
+	r.members = []*clientv3.Client{etcdtest.NewClient(t, []string{proxy.Addr()})}
+	r.tape.begin(t, r.number)
+	asked := r.tape.Now()
+	r.pulse = r.startPulse(t.Context())
+	defer r.pulse.end()
+	proxy.Answers.Hold()
+	require.Eventually(t, func() bool { return r.pulse.wasSlow(asked) }, time.Minute, time.Millisecond)
+	r.complainUnserved(r.tape.Now(), "asked while the cluster is slow")
+	require.Empty(t, r.report.Violations)
+	proxy.Answers.Pass()
+	r.pulse.end()
+	r.complainUnserved(asked, "asked before the cluster was slow")
+	require.Empty(t, r.report.Violations)
+	r.complainUnserved(r.tape.Now()+ttl+1, "asked when the cluster is fast again")
+	requireComplaint(t, r, "I7", "fast again")
+
+	r.report.Violations = nil
+	require.True(t, r.excused.Load())
+	require.Equal(t, 2, r.report.Counts[excused])
+	r.tape.Clock -= history.Clock(time.Minute) // a minute later
+	r.pulse.last.Store(int64(r.tape.Now() - served - 1))
+	r.complainUnserved(asked, "excused for as long as a caller may wait")
+	requireComplaint(t, r, "I7", "excused for as long")
+
+	events := r.tape.end(t)
+	require.NotEmpty(t, events)
+	begun := map[int64]history.Event{}
+	for _, e := range events {
+		require.Equal(t, "cluster", e.Target, "the fault affects all clients")
+		if e.Kind == history.Fault {
+			begun[e.Fault] = e
+			continue
+		}
+		require.Equal(t, history.Heal, e.Kind)
+		require.Contains(t, begun, e.Fault)
+		require.GreaterOrEqual(t, e.At-begun[e.Fault].At, slowCommit)
+		delete(begun, e.Fault)
+	}
+	require.Empty(t, begun, "a fault that is never healed would excuse everything after it")
+}
+
+// enough returns a report that just reaches all floors.
+func enough() *Report {
+	r := newReport(1)
+	for what, least := range floors() {
+		r.count(what, least)
+	}
+	return r
+}
+
+func TestReport_Missed(t *testing.T) {
+	require.Len(t, allKinds(), 40)
+	require.Empty(t, enough().Missed())
+	for what, lower := range map[string]func(*Report){
+		check.Deadlines:     func(r *Report) { r.count(check.Deadlines, -1) },
+		check.ControlStale:  func(r *Report) { r.count(check.ControlStale, -1) },
+		check.ToldOfRestore: func(r *Report) { r.count(check.ToldOfRestore, -1) },
+		allKinds()[7]: func(r *Report) {
+			r.Counts[faultOf+allKinds()[7]] = 0
+			r.strike(allKinds()[7], false)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := enough()
+			lower(r)
+			missed := r.Missed()
+			require.Len(t, missed, 1)
+			require.Contains(t, missed[0], what)
+		})
+	}
+}
+
+func TestReport_judge(t *testing.T) {
+	r := newReport(1)
+	r.judge(4, check.Report{
+		Violations: []check.Violation{{Invariant: "I3", Checker: "intervals", Name: "a", Text: "two at a time"}},
+		Malformed:  []string{"op 1 enters twice"},
+		Counts: []check.Count{
+			{What: "granted: lock", N: 1},
+			{What: "granted: rlock", N: 2},
+			{What: "granted: permit", N: 4},
+			{What: check.Refused, N: 5},
+			{What: check.RefusedForReaders, N: 6},
+			{What: check.RefusedReaders, N: 8},
+		},
+	})
+	require.Equal(t, []Violation{{"I3", 4, "a: two at a time (found by intervals)"}, {"history", 4, "op 1 enters twice"}}, r.Violations)
+	maps.DeleteFunc(r.Counts, func(_ string, n int) bool { return n == 0 })
+	require.Equal(t, map[string]int{
+		check.Granted: 7, readLocks: 2, permitsTaken: 4, check.Refused: 11, check.RefusedForReaders: 6, check.RefusedReaders: 8,
+	}, r.Counts)
+	require.Contains(t, r.String(), "\nviolations: 2\n  I3       1\n")
+	require.Contains(t, r.String(), "\nI3, round 4: a: two at a time (found by intervals)\n")
+}
+
+func TestMonitor_countsOverRestarts(t *testing.T) {
+	member := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "etcd_debugging_server_lease_expired_total 7\n")
+	}))
+	defer member.Close()
+	m, endpoint := newMonitor(nil, nil, nil), member.Listener.Addr().String()
+	m.http = *member.Client()
+	expired := 0
+	for _, n := range []int{2, 5, 1, 1, 3} { // restarted after 5
+		expired += m.since(endpoint, n)
+	}
+	require.Equal(t, 5+3, expired)
+	require.Equal(t, 10, m.since("another", 10))
+	require.Equal(t, 7, m.latest(t.Context(), endpoint), "it is asked")
+	member.Close()
+	require.Equal(t, 3, m.latest(t.Context(), endpoint), "it does not answer")
+}
+
+// struck returns a fault that ends at once.
+func struck(t *testing.T) *strike {
+	t.Helper()
+	n := &nemesis{run: &run{report: newReport(1), tape: newTape(t.TempDir()), cluster: &etcdtest.Cluster{Cluster: &etcdproc.Cluster{}}}, life: t.Context()}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	return &strike{nemesis: n, ctx: ended, rng: rand.New(rand.NewPCG(1, 2))}
+}
+
+func TestDispossess_hitsIfTheClientGotThatError(t *testing.T) {
+	server := etcdtest.Start(t, etcdtest.Options{})
+	for name, refused := range map[string]error{"that error": rpctypes.ErrFutureRev, "another error": rpctypes.ErrAuthFailed} {
+		t.Run(name, func(t *testing.T) {
+			c := &client{id: &identity{}, in: faults.NewInterceptor(t)}
+			c.etcd = server.Client(t, etcdtest.Dial(c.in.DialOptions()...))
+			given := 0
+			hit := struck(t).dispossess(c, refused, func(ctx context.Context, _ string) error {
+				_, err := c.etcd.Compact(ctx, 1000)
+				require.ErrorIs(t, err, rpctypes.ErrFutureRev)
+				return nil
+			}, func(context.Context, string) error {
+				given++
+				return nil
+			})
+			require.Equal(t, name == "that error", hit)
+			require.Equal(t, 1, given)
+		})
+	}
 }

@@ -3,6 +3,11 @@ package security_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +19,7 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -169,4 +175,87 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	require.NoError(t, context.Cause(l.Context()))
 	require.NoError(t, l.Resign(rig.Bounded(t)))
+}
+
+// etcd does not protect a lease without keys: a user without permission on our prefix can attach a key to it, and a
+// user without any role can revoke it. That costs the session a new lease, but no acquisition fails. The lease's ID
+// cannot be guessed. While a lock is held, other users can neither attach keys to the lease nor revoke nor list it.
+func TestSession_idleLeaseIsAttacked(t *testing.T) {
+	t.Parallel()
+	srv := startSecured(t)
+	user := func(name string) *clientv3.Client {
+		require.NoError(t, second(srv.root.UserAdd(rig.Bounded(t), name, "password")))
+		return srv.Client(t, etcdtest.User(name, "password"))
+	}
+	stranger, neighbour := user("stranger"), user("neighbour")
+	require.NoError(t, second(srv.root.RoleAdd(rig.Bounded(t), "own")))
+	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "own", "own", "", clientv3.PermissionType(clientv3.PermReadWrite))))
+	require.NoError(t, second(srv.root.UserGrantRole(rig.Bounded(t), "neighbour", "own")))
+
+	s := newSession(t, srv.app(t), lease.Options{TTL: longTTL})
+	seen := map[int64]bool{}
+	for range 3 {
+		_, err := stranger.Revoke(rig.Bounded(t), s.Status().LeaseID)
+		require.NoError(t, err, "etcd allows it")
+		require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
+
+		_, err = neighbour.Put(rig.Bounded(t), "own", "", clientv3.WithLease(s.Status().LeaseID))
+		require.NoError(t, err, "etcd allows it")
+		_, err = srv.app(t).KeepAliveOnce(rig.Bounded(t), s.Status().LeaseID)
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		l := rig.MustLock(t, s, "n")
+		id := s.Status().LeaseID
+		require.False(t, seen[int64(id)>>16], "IDs are near each other")
+		seen[int64(id)>>16] = true
+
+		_, err = neighbour.Put(rig.Bounded(t), "own", "", clientv3.WithLease(id))
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		_, err = stranger.Revoke(rig.Bounded(t), id)
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		_, err = stranger.Leases(rig.Bounded(t))
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		require.NoError(t, l.Err())
+		require.NoError(t, l.Unlock(rig.Bounded(t)))
+	}
+	// A foreign key in the queue and the loss of a lock are logged, without keys and values.
+	require.NoError(t, second(srv.root.Put(rig.Bounded(t), "jobs/n/stray", secret("a value", "put by hand"))))
+	l := rig.MustLock(t, s, "n")
+	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), l.Key())))
+	rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyDeleted)
+	// If a user may read all keys of all leases, etcd lists all leases to that user, here those without keys.
+	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), "own")))
+	leases, err := stranger.Leases(rig.Bounded(t))
+	require.NoError(t, err, "etcd allows it")
+	require.NotEmpty(t, leases.Leases)
+}
+
+// byRecipe is a server with the users of SECURITY.md. The password of each is its name.
+type byRecipe struct{ *etcdtest.Server }
+
+// startByRecipe executes the commands of SECURITY.md.
+func startByRecipe(t *testing.T) byRecipe {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, "SECURITY.md"))
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)\n## Permissions\n.*?\n```sh\n(.*?\n)```\n").FindSubmatch(text)
+	require.NotNil(t, block, "no commands")
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	for command := range strings.Lines(string(block[1])) {
+		words := strings.Fields(command)
+		require.Equal(t, "etcdctl", words[0], command)
+		etcdctl := exec.CommandContext(rig.Bounded(t), etcdtest.Etcdctl(t), append(words[1:], "--endpoints", srv.Endpoint())...)
+		if words[1] == "user" && words[2] == "add" {
+			etcdctl.Args = append(etcdctl.Args, "--interactive=false")
+			etcdctl.Stdin = strings.NewReader(words[3]) // the password
+		}
+		out, err := etcdctl.CombinedOutput()
+		require.NoError(t, err, "%s%s", command, out)
+	}
+	return byRecipe{srv}
+}
+
+// as returns a client of a user.
+func (s byRecipe) as(t *testing.T, name string) *clientv3.Client {
+	t.Helper()
+	return s.Client(t, logged, etcdtest.User(name, name))
 }
