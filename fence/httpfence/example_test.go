@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -86,27 +87,42 @@ func Example_readers() {
 		}
 		_, _ = fmt.Fprintf(w, "%d left", left)
 	})
-	call := func(method, path, header, token string) {
-		r := httptest.NewRequest(method, path, nil)
-		r.Header.Set(header, token) // as a Transport does
-		w := httptest.NewRecorder()
-		fenced(mux).ServeHTTP(w, r)
-		if err := httpfence.ReadError(w.Result()); err != nil {
-			fmt.Println(w.Code, err)
-			return
+	server := httptest.NewServer(fenced(mux))
+	defer server.Close()
+
+	transport, err := httpfence.NewTransport(nil, strings.TrimPrefix(server.URL, "http://"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport}
+	call := func(ctx context.Context, method, path string) string {
+		r, err := http.NewRequestWithContext(ctx, method, server.URL+path, nil)
+		if err != nil {
+			return err.Error()
 		}
-		fmt.Println(w.Code, w.Body)
+		resp, err := client.Do(r)
+		if err != nil {
+			return err.Error()
+		}
+		refusal := httpfence.ReadError(resp)
+		body, err := io.ReadAll(resp.Body)
+		if err := errors.Join(refusal, err, resp.Body.Close()); err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(resp.StatusCode, " ", string(body))
 	}
 
-	call(http.MethodPost, "/sell", httpfence.Header, "41")
-	call(http.MethodGet, "/left", httpfence.ReadHeader, "54")
-	call(http.MethodPost, "/sell", httpfence.Header, "41")     // late
-	call(http.MethodPost, "/sell", httpfence.ReadHeader, "54") // a reader that writes
+	paused := fence.NewContext(context.Background(), 41)
+	reader := fence.NewReadContext(context.Background(), 54) // the context of a read lock carries its token
+	fmt.Println("writer:", call(paused, http.MethodPost, "/sell"))
+	fmt.Println("reader:", call(reader, http.MethodGet, "/left"))
+	fmt.Println("writer, late:", call(paused, http.MethodPost, "/sell"))
+	fmt.Println("reader that writes:", call(reader, http.MethodPost, "/sell"))
 	// Output:
-	// 200 9 left
-	// 200 9 left
-	// 412 fence: stale token 41 for "stock": highest seen of a reader is 54
-	// 428 httpfence: no fencing token: refused with status 428
+	// writer: 200 9 left
+	// reader: 200 9 left
+	// writer, late: fence: stale token 41 for "stock": highest seen of a reader is 54
+	// reader that writes: httpfence: no fencing token: refused with status 428
 }
 
 // The middleware refuses early. The store decides, and Error writes its refusal as the response.
