@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,9 +148,17 @@ func (g *grant) lose(cause *LostError) {
 	}
 	close(g.gone)
 	if cause.Reason != ReasonSessionClosed {
-		g.s.log.Error("lease lost", "reason", cause.Reason.String(), "err", cause.Err)
+		g.s.log.Error("lease lost", "reason", cause.Reason.String(), because(cause.Err))
 	}
 	g.s.notify()
+}
+
+// because is the attribute of an error, none if there is no error: a server that is cut off gives none.
+func because(err error) (none slog.Attr) {
+	if err == nil {
+		return none
+	}
+	return slog.Any("err", err)
 }
 
 // extend records that a renewal sent at sent was acknowledged. A lease whose deadline has passed stays lost.
@@ -183,7 +192,7 @@ func (g *grant) endanger(failure error) {
 	if !changed {
 		return
 	}
-	g.s.log.Warn("lease in jeopardy: a renewal is overdue", "err", failure)
+	g.s.log.Warn("lease in jeopardy: a renewal is overdue", because(failure))
 	g.s.notify()
 }
 

@@ -148,7 +148,7 @@ func (s *Session) logWhile(waiting context.Context) {
 	for pause := 5 * time.Second; ; pause = 30 * time.Second {
 		select {
 		case <-time.After(pause):
-			s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began), "err", s.conn.Unreachable(waiting))
+			s.log.Warn("new session: etcd has not answered yet", "waited", time.Since(began), because(s.conn.Unreachable(waiting)))
 		case <-waiting.Done():
 			return
 		}

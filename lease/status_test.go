@@ -198,5 +198,6 @@ func TestNewSession_saysThatItWaits(t *testing.T) {
 		require.Len(t, lines, 2)
 		require.Contains(t, lines[0], `level=WARN msg="new session: etcd has not answered yet" waited=5s`)
 		require.Contains(t, lines[1], "waited=35s")
+		require.NotContains(t, lines[0], "<nil>")
 	})
 }

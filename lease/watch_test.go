@@ -79,6 +79,7 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 					told = "lease lost"
 				}
 				require.Equal(t, 1, strings.Count(log.String(), told), log.String())
+				require.NotContains(t, log.String(), "<nil>")
 
 				require.Same(t, lost, lossOf(t, l.Unlock(t.Context()), tc.reason))
 				require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
