@@ -68,6 +68,7 @@ func logLine(method, args string) string {
 	if method == "With" {
 		args = "," + args // it has no message
 	}
+	args = strings.ReplaceAll(args, "because(", `"err", (`) // lease's attribute of an error
 	names := []string{}
 	for _, name := range attribute.FindAllStringSubmatch(args, -1) {
 		names = append(names, name[1])
