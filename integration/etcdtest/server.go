@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,15 +51,23 @@ type Server struct {
 // Start runs a server until the test ends.
 func Start(tb testing.TB, opts Options) *Server {
 	tb.Helper()
-	members, err := etcdproc.NewMembers(tb.TempDir(), 1)
-	require.NoError(tb, err)
-	cfg := members[0].Config()
-	opts.Apply(cfg)
-	cfg.UnsafeNoFsync, cfg.BcryptCost = true, 4 // the lowest cost that bcrypt has
-	ready := make(chan *grpc.Server, 1)         // etcd's server for clients, right before it serves them
-	cfg.ServiceRegister = func(gs *grpc.Server) { ready <- gs }
-	etcd, err := embed.StartEtcd(cfg)
-	require.NoError(tb, err)
+	var etcd *embed.Etcd
+	var endpoint string
+	ready := make(chan *grpc.Server, 1) // etcd's server for clients, right before it serves them
+	for tries := 0; etcd == nil; tries++ {
+		members, err := etcdproc.NewMembers(tb.TempDir(), 1)
+		require.NoError(tb, err)
+		endpoint = members[0].ClientAddr
+		cfg := members[0].Config()
+		opts.Apply(cfg)
+		cfg.UnsafeNoFsync, cfg.BcryptCost = true, 4 // the lowest cost that bcrypt has
+		cfg.ServiceRegister = func(gs *grpc.Server) { ready <- gs }
+		etcd, err = embed.StartEtcd(cfg)
+		if errors.Is(err, syscall.EADDRINUSE) && tries < 3 { // another program has taken the port since it was picked
+			continue
+		}
+		require.NoError(tb, err)
+	}
 	var clients *grpc.Server
 	tb.Cleanup(func() { crash(etcd, clients) })
 	select {
@@ -68,7 +77,7 @@ func Start(tb testing.TB, opts Options) *Server {
 	case <-time.After(readyTimeout):
 		require.Fail(tb, "the server is not ready", "in %s", readyTimeout)
 	}
-	return &Server{Etcd: etcd, endpoint: members[0].ClientAddr}
+	return &Server{Etcd: etcd, endpoint: endpoint}
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port.
