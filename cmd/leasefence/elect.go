@@ -53,7 +53,7 @@ func (a *app) elect(c command, name string) error {
 		return cannotRun(err)
 	}
 	signals := process.CatchSignals()
-	s, err := a.open(context.Background(), c, signals, func(lease.Acquired) {})
+	s, err := a.open(context.Background(), c, signals)
 	defer s.close()
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (a *app) elect(c command, name string) error {
 		var did outcome
 		switch {
 		case err == nil:
-			did = s.runUnder(hold{l, l.Resign, []string{name}, l.Token().String(), l.Key(), false}, path, c, signals)
+			did = s.runUnder(hold{l, s.got, l.Resign, false}, path, c, signals)
 			if did.signal != nil || did.lost == nil && !did.asked { // the signal is meant for leasefence, too
 				return did.exit
 			}

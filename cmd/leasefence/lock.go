@@ -162,14 +162,13 @@ func (a *app) lock(l theLock) error {
 		return cannotRun(err)
 	}
 	signals := process.CatchSignals()
-	granted := make(chan lease.Acquired, 1)
 	ctx := context.Background()
 	if l.wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, l.wait, fmt.Errorf("not obtained in %v", l.wait))
 		defer cancel()
 	}
-	s, err := a.open(ctx, l.command, signals, func(got lease.Acquired) { granted <- got })
+	s, err := a.open(ctx, l.command, signals)
 	defer s.close()
 	if err != nil {
 		return err
@@ -183,8 +182,7 @@ func (a *app) lock(l theLock) error {
 	if err != nil {
 		return err
 	}
-	got := <-granted
-	did := s.runUnder(hold{held, held.Unlock, got.Locks, got.Token.String(), got.Key, l.shared}, path, l.command, signals)
+	did := s.runUnder(hold{held, s.got, held.Unlock, l.shared}, path, l.command, signals)
 	if did.lost != nil {
 		return &exitError{exitLost, did.lost}
 	}
@@ -197,34 +195,27 @@ type lock interface {
 	Unlock(ctx context.Context) error
 }
 
-// obtain waits for the lock.
+// obtain waits for the lock. With an error, the lock is a nil pointer.
 func (l *theLock) obtain(ctx context.Context, s *lease.Session) (lock, error) {
 	name := l.names[0]
 	switch {
 	case l.shared && l.try:
-		return anyLock(s.TryRLock(ctx, name))
+		return s.TryRLock(ctx, name)
 	case l.shared:
-		return anyLock(s.RLock(ctx, name))
+		return s.RLock(ctx, name)
 	case l.permits > 0 && l.try:
-		return anyLock(s.TryPermit(ctx, name, l.permits))
+		return s.TryPermit(ctx, name, l.permits)
 	case l.permits > 0:
-		return anyLock(s.Permit(ctx, name, l.permits))
+		return s.Permit(ctx, name, l.permits)
 	case l.all && l.try:
-		return anyLock(s.TryLockAll(ctx, l.names...))
+		return s.TryLockAll(ctx, l.names...)
 	case l.all:
-		return anyLock(s.LockAll(ctx, l.names...))
+		return s.LockAll(ctx, l.names...)
 	case l.try:
-		return anyLock(s.TryLock(ctx, name))
+		return s.TryLock(ctx, name)
 	default:
-		return anyLock(s.Lock(ctx, name))
+		return s.Lock(ctx, name)
 	}
-}
-
-func anyLock[L lock](l L, err error) (lock, error) {
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
 }
 
 func cannotRun(err error) error {

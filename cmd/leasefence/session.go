@@ -47,6 +47,7 @@ type session struct {
 
 	app      *app
 	client   *clientv3.Client
+	got      lease.Acquired // the last success; set before the acquisition returns
 	messages sync.WaitGroup
 }
 
@@ -56,9 +57,8 @@ func (s *session) say(format string, args ...any) {
 	s.messages.Go(func() { s.app.say(format, args...) })
 }
 
-// open opens a session, unless ctx ends or a signal arrives first. The caller closes it even if that fails. Acquired is
-// called after each successful acquisition.
-func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acquired func(lease.Acquired)) (*session, error) {
+// open opens a session, unless ctx ends or a signal arrives first. The caller closes it even if that fails.
+func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal) (*session, error) {
 	s := &session{app: a}
 	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
 		s.client, err = a.connect(ctx, c.ttl) // the bound of NewSession below
@@ -79,7 +79,7 @@ func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal, acq
 			Logger: a.logger(),
 			Hooks: &lease.Hooks{AcquireEnd: func(_ context.Context, _ lease.Acquisition, got lease.Acquired) {
 				if got.Err == nil {
-					acquired(got)
+					s.got = got
 				}
 			}},
 		})

@@ -17,10 +17,9 @@ import (
 type hold struct {
 	handle
 
-	release    func(context.Context) error
-	names      []string
-	token, key string
-	shared     bool
+	got     lease.Acquired
+	release func(context.Context) error
+	shared  bool
 }
 
 type handle interface {
@@ -98,7 +97,7 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 			cause, taken := errors.AsType[*lease.LostError](context.Cause(h.Context()))
 			switch {
 			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
-				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.names, ", "), context.Cause(h.Context()))
+				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.got.Locks, ", "), context.Cause(h.Context()))
 				process.SignalGroup(cmd, process.SIGTERM)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
@@ -140,7 +139,7 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 		}
 	}()
 	mine := func(c lease.Contender) bool { return leaseText(c.Lease) == id }
-	for _, name := range h.names {
+	for _, name := range h.got.Locks {
 		go func() {
 			for q, err := range lease.Watch(lost, s.client, name) {
 				if err != nil || !slices.ContainsFunc(q.Holders, mine) {
@@ -157,9 +156,9 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 func (h hold) environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LEASEFENCE_SHARED=") })
 	env = append(env,
-		"LEASEFENCE_TOKEN="+h.token,
-		"LEASEFENCE_LOCK="+strings.Join(h.names, "\n"),
-		"LEASEFENCE_KEY="+h.key,
+		"LEASEFENCE_TOKEN="+h.got.Token.String(),
+		"LEASEFENCE_LOCK="+strings.Join(h.got.Locks, "\n"),
+		"LEASEFENCE_KEY="+h.got.Key,
 	)
 	if h.shared {
 		env = append(env, "LEASEFENCE_SHARED=1")
