@@ -18,20 +18,20 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/lease"
-	"github.com/leasefence/leasefence/lease/leasetest"
+	"github.com/leasefence/leasefence/internal/clock"
 )
+
+func init() { clock.System = clock.Clock{} } // the host's boot clock also runs while a bubble's clock stands still
 
 // leasefence ends soon after a signal although etcd hangs.
 func TestSession_closesSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, client := newApp(), leasetest.New(t).Client(t)
-		a.stderr = io.Discard
-		s, err := lease.NewSession(t.Context(), client.Client, lease.Options{})
-		require.NoError(t, err)
-		client.Partition()
+		h, srv, _ := startHub(t)
+		s, client := newSession(t, srv, 0)
+		h.app.stderr = io.Discard
+		client.Cut()
 		began := time.Now()
-		(&session{app: a, Session: s}).close()
+		(&session{app: h.app, Session: s}).close()
 		require.Equal(t, cleanUp, time.Since(began))
 	})
 }
@@ -54,7 +54,7 @@ func requireUsageError(t *testing.T, says string, args ...string) {
 	var stderr bytes.Buffer
 	a := newApp()
 	a.out, a.stderr = &stderr, &stderr
-	require.Equal(t, exitUsage, a.run(args))
+	require.Equal(t, exitUsage, a.run(args), args)
 	require.Contains(t, stderr.String(), says)
 	require.Contains(t, stderr.String(), "usage: leasefence ")
 	require.NotContains(t, stderr.String(), "secret")
@@ -123,19 +123,13 @@ func TestUsage_wrong(t *testing.T) {
 
 func TestUsage_wrongEnvironment(t *testing.T) {
 	clearEnvironment(t)
-	t.Run("two passwords", func(t *testing.T) {
-		t.Setenv("ETCDCTL_USER", "root:secret")
-		t.Setenv("ETCDCTL_PASSWORD", "secret")
-		requireUsageError(t, "want one password", append(nowhere, "ls")...)
-	})
-	t.Run("discovery", func(t *testing.T) {
-		t.Setenv("ETCDCTL_DISCOVERY_SRV", "example.com")
-		requireUsageError(t, "$ETCDCTL_DISCOVERY_SRV is not supported", "ls")
-	})
-	t.Run("a JWT", func(t *testing.T) {
-		t.Setenv("ETCDCTL_AUTH_JWT_TOKEN", "secret")
-		requireUsageError(t, "$ETCDCTL_AUTH_JWT_TOKEN is not supported", append(nowhere, "ls")...)
-	})
+	t.Setenv("ETCDCTL_AUTH_JWT_TOKEN", "secret")
+	requireUsageError(t, "$ETCDCTL_AUTH_JWT_TOKEN is not supported", "ls", "--endpoints", "127.0.0.1:1")
+	t.Setenv("ETCDCTL_USER", "root:secret") // takes the place of the JWT
+	t.Setenv("ETCDCTL_PASSWORD", "secret")
+	requireUsageError(t, "want one password", "ls", "--endpoints", "127.0.0.1:1")
+	t.Setenv("ETCDCTL_DISCOVERY_SRV", "example.com")
+	requireUsageError(t, "$ETCDCTL_DISCOVERY_SRV is not supported", "ls")
 }
 
 func TestLock_refusesWhatItCannotRun(t *testing.T) {
@@ -161,32 +155,24 @@ func clearEnvironment(t *testing.T) {
 
 func TestUsage_wrongTexts(t *testing.T) {
 	clearEnvironment(t)
-	for _, tt := range []struct {
-		says string
-		args []string
-	}{
-		{`NAME "~a" has a part that begins with "~"`, []string{"get", "~a"}},
-		{`NAME is empty, want 1 to 2304 bytes`, []string{"watch", ""}},
-		{`NAME "a/" ends with "/"`, []string{"release", "a/", "--yes", "--token", "7"}},
-		{`PREFIX is "\xff", want UTF-8`, []string{"ls", "\xff"}},
-		{`PREFIX is "\xff", want UTF-8`, []string{"doctor", "\xff"}},
-		{`PREFIX is "\xff", want UTF-8`, []string{"ui", "\xff", "--listen", "127.0.0.1:0"}},
-		{`PREFIX has 2305 bytes, want 0 to 2304`, []string{"explain", "7", strings.Repeat("a", 2305)}},
-		{`--owner has 4097 bytes, want 0 to 4096`, []string{"lock", "a", "--owner", strings.Repeat("a", 4097), "--", "true"}},
-		{`--all: NAME "a\nb" has a line break`, []string{"lock", "--all", "a\nb", "c", "--", "true"}},
-		{`--all: 65 names, want 64 at most`, append(append([]string{"lock", "--all"}, manyNames(65)...), "--", "true")},
-	} {
-		t.Run(tt.args[0], func(t *testing.T) {
-			requireUsageError(t, tt.says, append(nowhere, tt.args...)...)
-		})
+	wrong := func(says string, args ...string) {
+		t.Helper()
+		requireUsageError(t, says, append(nowhere, args...)...)
 	}
-}
-
-func manyNames(n int) (names []string) {
-	for i := range n {
-		names = append(names, fmt.Sprint("a/", i))
+	wrong(`NAME "~a" has a part that begins with "~"`, "get", "~a")
+	wrong(`NAME is empty, want 1 to 2304 bytes`, "watch", "")
+	wrong(`NAME "a/" ends with "/"`, "release", "a/", "--yes", "--token", "7")
+	wrong(`PREFIX is "\xff", want UTF-8`, "ls", "\xff")
+	wrong(`PREFIX is "\xff", want UTF-8`, "doctor", "\xff")
+	wrong(`PREFIX is "\xff", want UTF-8`, "ui", "\xff", "--listen", "127.0.0.1:0")
+	wrong(`PREFIX has 2305 bytes, want 0 to 2304`, "explain", "7", strings.Repeat("a", 2305))
+	wrong(`--owner has 4097 bytes, want 0 to 4096`, "lock", "a", "--owner", strings.Repeat("a", 4097), "--", "true")
+	wrong(`--all: NAME "a\nb" has a line break`, "lock", "--all", "a\nb", "c", "--", "true")
+	many := []string{"lock", "--all"}
+	for n := range 65 {
+		many = append(many, fmt.Sprint(n))
 	}
-	return names
+	wrong(`--all: 65 names, want 64 at most`, append(many, "--", "true")...)
 }
 
 func TestTable_isAlignedAndFits(t *testing.T) {
@@ -248,8 +234,9 @@ func TestPrintJSON_escapesInvisibleCharacters(t *testing.T) {
 // watch shows a queue however long it is: it does not need the remaining time of the leases. Lines fit a terminal.
 func TestWatch_aLongQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, client := newApp(), longQueue(t)
-		a.etcd.commandTimeout = 5 * time.Second
+		h, _, client := startHub(t)
+		longQueue(t, client)
+		a := h.app
 		watched := func() string {
 			var out bytes.Buffer
 			a.out = &out

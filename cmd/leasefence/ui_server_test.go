@@ -11,15 +11,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/leasefence/leasefence/lease"
 )
 
 // The page learns what has become of a release although nobody reads standard error.
 func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, srv, _ := newTestHub(t)
-		held, err := srv.Session(t, lease.Options{}).Lock(t.Context(), "a")
+		h, srv, _ := startHub(t)
+		s, _ := newSession(t, srv, 0)
+		held, err := s.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		unread := make(chan struct{})
 		defer close(unread)
@@ -42,7 +41,7 @@ func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
 // A browser that leaves is no viewer any more, and makes room for another stream.
 func TestServer_streamEndsWithItsBrowser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, _, _ := newTestHub(t)
+		h, _, _ := startHub(t)
 		pages := &uiServer{hub: h, local: true, streams: make(chan struct{}, 1)}
 		ctx, leave := context.WithCancel(t.Context())
 		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/stream?name=a", http.NoBody)

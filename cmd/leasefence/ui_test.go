@@ -17,29 +17,45 @@ import (
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
-	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-// newTestHub starts a hub on an empty server. It ends with the test.
-func newTestHub(t *testing.T) (*hub, *leasetest.Server, *leasetest.Client) {
-	t.Helper()
-	srv := leasetest.New(t)
-	client := srv.Client(t)
-	return startHub(t, client.Client), srv, client
-}
-
-func newFake(t *testing.T) (*fakeetcd.Server, *fakeetcd.Client) {
+// startHub starts a hub on an empty server. It ends with the test.
+func startHub(t *testing.T) (*hub, *fakeetcd.Server, *fakeetcd.Client) {
 	t.Helper()
 	srv := fakeetcd.New()
 	t.Cleanup(srv.Close)
-	return srv, srv.NewClient(context.WithoutCancel(t.Context()))
-}
-
-func startHub(t *testing.T, client *clientv3.Client) *hub {
-	t.Helper()
+	client := srv.NewClient(context.WithoutCancel(t.Context()))
 	a := newApp()
 	a.etcd.commandTimeout = 5 * time.Second
-	return a.newHub(t.Context(), client, ui{every: time.Second}, nil)
+	return a.newHub(t.Context(), client.Client, ui{every: time.Second}, nil), srv, client
+}
+
+// look looks at a name until the test ends.
+func look(t *testing.T, h *hub, name string) *topic {
+	t.Helper()
+	topic, leave, err := h.look(name)
+	require.NoError(t, err)
+	t.Cleanup(leave)
+	return topic
+}
+
+// shown is a topic as the page gets it.
+func shown(t *topic) *nameView {
+	view, _ := t.view()
+	return view
+}
+
+// newSession makes a session with a client of its own.
+func newSession(t *testing.T, srv *fakeetcd.Server, ttl time.Duration) (*lease.Session, *fakeetcd.Client) {
+	t.Helper()
+	client := srv.NewClient(context.WithoutCancel(t.Context()))
+	s, err := lease.NewSession(t.Context(), client.Client, lease.Options{TTL: ttl})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		client.Restore()
+		_ = s.Close(context.WithoutCancel(t.Context()))
+	})
+	return s, client
 }
 
 // watched are the names that h watches.
@@ -52,8 +68,8 @@ func watched(h *hub) []string {
 // The hub watches a name while somebody looks, and for a while after that.
 func TestHub_forgetsWhatNobodyLooksAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, srv, _ := newTestHub(t)
-		s := srv.Session(t, lease.Options{})
+		h, srv, _ := startHub(t)
+		s, _ := newSession(t, srv, 0)
 		one, leave, err := h.look("a")
 		require.NoError(t, err)
 		other, leaveToo, err := h.look("a")
@@ -83,7 +99,7 @@ func TestHub_forgetsWhatNobodyLooksAt(t *testing.T) {
 // Browsers cannot make the hub watch any number of names: the name that was left first makes room for a new one.
 func TestHub_boundsTheNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, _, _ := newTestHub(t)
+		h, _, _ := startHub(t)
 		var leave [mostTopics]func()
 		var left []string
 		for n := range mostTopics {
@@ -98,8 +114,7 @@ func TestHub_boundsTheNames(t *testing.T) {
 			leave[n]()
 			left = append(left, fmt.Sprint(n))
 		}
-		_, _, err = h.look("more")
-		require.NoError(t, err)
+		look(t, h, "more")
 		require.Len(t, watched(h), mostTopics)
 		require.NotContains(t, watched(h), left[0])
 	})
@@ -108,8 +123,7 @@ func TestHub_boundsTheNames(t *testing.T) {
 // The hub lists the names once for all browsers, and not at all without any.
 func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, client := newFake(t)
-		h := startHub(t, client.Client)
+		h, _, client := startHub(t)
 		listed := func() int { return len(client.Calls(fakeetcd.Get)) }
 		time.Sleep(time.Minute)
 		require.Zero(t, listed())
@@ -148,58 +162,55 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 // gets it without waiting.
 func TestHub_showsNoOldList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, _, client := newTestHub(t)
-		shown := func() *listView {
+		h, _, client := startHub(t)
+		listed := func() *listView {
 			list, _ := h.list("", false, nil)
 			return list
 		}
 		leave := h.viewList()
 		synctest.Wait()
-		require.NotNil(t, shown())
+		require.NotNil(t, listed())
 		leave()
 		leave = h.viewList()
-		require.NotNil(t, shown())
+		require.NotNil(t, listed())
 		leave()
 		time.Sleep(time.Hour)
-		client.Partition()
+		client.Cut()
 		defer h.viewList()()
-		require.Nil(t, shown())
+		require.Nil(t, listed())
 		time.Sleep(10 * time.Second)
-		require.Contains(t, shown().Error, "has not answered for 5s")
+		require.Contains(t, listed().Error, "has not answered for 5s")
 	})
 }
 
 // The timeline says how a hold has ended, as far as etcd shows it.
 func TestTopic_saysHowHoldsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, srv, _ := newTestHub(t)
-		topic, leave, err := h.look("a")
-		require.NoError(t, err)
-		defer leave()
+		h, srv, _ := startHub(t)
+		topic := look(t, h, "a")
 		synctest.Wait()
-		ended := func(s *leasetest.Session, end func(l *lease.Lock)) spell {
+		ended := func(s *lease.Session, end func(l *lease.Lock)) spell {
 			t.Helper()
 			l, err := s.Lock(t.Context(), "a")
 			require.NoError(t, err)
 			time.Sleep(tendEvery * 5 / 4) // so that no hold ends at the very time of a look at the leases
 			end(l)
 			synctest.Wait()
-			topic.mu.Lock()
-			defer topic.mu.Unlock()
-			require.Empty(t, topic.open)
-			last := *topic.log[len(topic.log)-1]
+			view := shown(topic)
+			require.Empty(t, view.Holders)
+			last := view.Log[len(view.Log)-1]
 			require.NotZero(t, last.Begin)
 			require.GreaterOrEqual(t, last.End-last.Begin, tendEvery.Milliseconds())
 			return last
 		}
-		s := srv.Session(t, lease.Options{})
+		s, _ := newSession(t, srv, 0)
 		unlocked := ended(s, func(l *lease.Lock) { require.NoError(t, l.Unlock(t.Context())) })
 		require.Equal(t, "released", unlocked.How)
 		closed := ended(s, func(*lease.Lock) { require.NoError(t, s.Close(t.Context())) })
 		require.Equal(t, "ended with its session", closed.How)
-		s = srv.Session(t, lease.Options{TTL: 20 * time.Second})
+		s, client := newSession(t, srv, 20*time.Second)
 		expired := ended(s, func(*lease.Lock) {
-			s.Partition()
+			client.Cut()
 			time.Sleep(30 * time.Second)
 		})
 		require.Equal(t, "lease expired", expired.How)
@@ -210,25 +221,21 @@ func TestTopic_saysHowHoldsEnded(t *testing.T) {
 // The timeline shows a gap while etcd does not answer: holds of that time may be missing.
 func TestTopic_showsGaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, _, client := newTestHub(t)
-		topic, leave, err := h.look("a")
-		require.NoError(t, err)
-		defer leave()
+		h, _, client := startHub(t)
+		topic := look(t, h, "a")
 		time.Sleep(time.Second)
-		client.Partition()
+		client.Cut()
 		time.Sleep(time.Minute)
-		topic.mu.Lock()
-		require.Len(t, topic.log, 1)
-		require.True(t, topic.log[0].Gap)
-		require.Zero(t, topic.log[0].End)
-		topic.mu.Unlock()
-		client.Heal()
+		log := shown(topic).Log
+		require.Len(t, log, 1)
+		require.True(t, log[0].Gap)
+		require.Zero(t, log[0].End)
+		client.Restore()
 		time.Sleep(10 * time.Second)
-		topic.mu.Lock()
-		defer topic.mu.Unlock()
-		require.Len(t, topic.log, 1)
-		require.Greater(t, topic.log[0].End-topic.log[0].Begin, time.Minute.Milliseconds())
-		require.Empty(t, topic.health.err)
+		view := shown(topic)
+		require.Len(t, view.Log, 1)
+		require.Greater(t, view.Log[0].End-view.Log[0].Begin, time.Minute.Milliseconds())
+		require.Empty(t, view.Error)
 	})
 }
 
@@ -237,7 +244,7 @@ func TestTopic_showsGaps(t *testing.T) {
 func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 	for _, contenders := range []int{2, mostContenders + 2} {
 		synctest.Test(t, func(t *testing.T) {
-			_, client := newFake(t)
+			h, _, client := startHub(t)
 			granted, err := client.Grant(t.Context(), 3600)
 			require.NoError(t, err)
 			dies, err := client.Grant(t.Context(), 61)
@@ -250,41 +257,33 @@ func TestTopic_saysThatItsWatchIsBehind(t *testing.T) {
 				_, err := client.Put(t.Context(), fmt.Sprintf("a/%x-%d", int64(on), n), "", clientv3.WithLease(on))
 				require.NoError(t, err)
 			}
-			topic, leave, err := startHub(t, client.Client).look("a")
-			require.NoError(t, err)
-			defer leave()
-			shown := func() *nameView {
-				view, _ := topic.view()
-				return view
-			}
+			topic := look(t, h, "a")
 			synctest.Wait()
-			require.Equal(t, contenders == 2, shown().Holders[0].TTL != nil, "the page does not wait for the next look at the leases")
+			require.Equal(t, contenders == 2, shown(topic).Holders[0].TTL != nil, "the page does not wait for the next look at the leases")
 			time.Sleep(time.Minute + time.Second/2)
-			require.Empty(t, shown().Error)
-			require.Greater(t, shown().AsOf, time.Now().Add(-2*tendEvery).UnixMilli())
+			require.Empty(t, shown(topic).Error)
+			require.Greater(t, shown(topic).AsOf, time.Now().Add(-2*tendEvery).UnixMilli())
 
 			client.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour})
 			time.Sleep(time.Second / 2)
 			changed := time.Now().UnixMilli()
 			time.Sleep(tendEvery * 3 / 4) // one look; soon the watch moves to another stream
-			require.Contains(t, shown().Error, "the queue has changed since")
-			require.Less(t, shown().AsOf, changed, "the age is that of the queue")
+			require.Contains(t, shown(topic).Error, "the queue has changed since")
+			require.Less(t, shown(topic).AsOf, changed, "the age is that of the queue")
 
 			time.Sleep(time.Minute)
-			require.Empty(t, shown().Error)
-			require.Greater(t, shown().AsOf, changed)
-			require.Equal(t, contenders-1, shown().Holding+shown().Waiting)
-			require.False(t, slices.ContainsFunc(shown().Log, func(s spell) bool { return s.Gap }))
-			require.Equal(t, contenders == 2, shown().Log[0].How == "lease expired", "of a long queue no lease was read")
+			require.Empty(t, shown(topic).Error)
+			require.Greater(t, shown(topic).AsOf, changed)
+			require.Equal(t, contenders-1, shown(topic).Holding+shown(topic).Waiting)
+			require.False(t, slices.ContainsFunc(shown(topic).Log, func(s spell) bool { return s.Gap }))
+			require.Equal(t, contenders == 2, shown(topic).Log[0].How == "lease expired", "of a long queue no lease was read")
 		})
 	}
 }
 
-// longQueue is a client of a server with so many contenders for "a" that reading the remaining time of their leases takes
-// ten seconds.
-func longQueue(t *testing.T) *fakeetcd.Client {
+// longQueue makes so many contenders for "a" that reading the remaining time of their leases takes ten seconds.
+func longQueue(t *testing.T, client *fakeetcd.Client) {
 	t.Helper()
-	_, client := newFake(t)
 	for range 1000 {
 		granted, err := client.Grant(t.Context(), 3600)
 		require.NoError(t, err)
@@ -292,20 +291,18 @@ func longQueue(t *testing.T) *fakeetcd.Client {
 		require.NoError(t, err)
 	}
 	client.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Before: 40 * time.Millisecond})
-	return client
 }
 
 // A queue is no gap in the timeline because it is too long to read the remaining time of all its leases.
 func TestTopic_showsNoGapForALongQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := longQueue(t)
+		h, _, client := startHub(t)
+		longQueue(t, client)
 		client.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: time.Second})
-		topic, leave, err := startHub(t, client.Client).look("a")
-		require.NoError(t, err)
-		defer leave()
+		topic := look(t, h, "a")
 		for range 20 {
 			time.Sleep(time.Second)
-			view, _ := topic.view()
+			view := shown(topic)
 			require.Empty(t, view.Error)
 			require.False(t, slices.ContainsFunc(view.Log, func(s spell) bool { return s.Gap }))
 		}
@@ -316,20 +313,17 @@ func TestTopic_showsNoGapForALongQueue(t *testing.T) {
 // more are not looked into.
 func TestTopic_boundsTheTimeline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, client := newFake(t)
-		topic, leave, err := startHub(t, client.Client).look("a")
-		require.NoError(t, err)
-		defer leave()
+		h, _, client := startHub(t)
+		topic := look(t, h, "a")
 		synctest.Wait()
 		stays := lease.Contender{Key: "a/r1", Revision: 1}
 		for n := range int64(2 * mostSpells) {
 			topic.see(t.Context(), lease.Queue{Name: "a", Holders: []lease.Contender{stays, {Key: "a/r2", Revision: n + 2}}})
 		}
-		topic.mu.Lock()
-		require.Len(t, topic.log, mostSpells)
-		require.EqualValues(t, 1, topic.log[0].rev)
-		require.EqualValues(t, 2*mostSpells+1, topic.log[mostSpells-1].rev)
-		topic.mu.Unlock()
+		log := shown(topic).Log
+		require.Len(t, log, mostSpells)
+		require.EqualValues(t, 1, log[0].rev)
+		require.EqualValues(t, 2*mostSpells+1, log[mostSpells-1].rev)
 
 		var many []lease.Contender
 		for n := range int64(2 * mostSpells) {
