@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/examples/internal/exampletest"
@@ -116,22 +114,14 @@ func TestConnection_reachesASecuredServer(t *testing.T) {
 	certs, err := transport.SelfCert(zap.NewNop(), t.TempDir(), []string{"127.0.0.1:0"}, 1, x509.ExtKeyUsageClientAuth)
 	require.NoError(t, err)
 	tls := transport.TLSInfo{CertFile: certs.CertFile, KeyFile: certs.KeyFile, TrustedCAFile: certs.CertFile}
-	cfg := embed.NewConfig()
-	cfg.Dir = t.TempDir()
-	loopback := []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = loopback, loopback
-	cfg.ListenPeerUrls = nil
-	cfg.UnsafeNoFsync, cfg.EnableGRPCGateway = true, false
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	cfg.ClientTLSInfo = tls
-	cfg.ClientTLSInfo.ClientCertAuth = true
-	etcd, err := embed.StartEtcd(cfg)
+	server := tls
+	server.ClientCertAuth = true
+	endpoint, stop, err := stage.StartEtcd(t.Context(), t.TempDir(), server)
 	require.NoError(t, err)
-	t.Cleanup(etcd.Close)
-	<-etcd.Server.ReadyNotify()
+	t.Cleanup(stop)
 
 	password := filepath.Join(t.TempDir(), "password")
-	c := connection{endpoints: etcd.Clients[0].Addr().String(), tls: tls}
+	c := connection{endpoints: endpoint, tls: tls}
 	client, err := c.client()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })

@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
@@ -89,7 +90,7 @@ func Run(out *os.File, noFence bool, play func(*Stage)) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	etcd, stopEtcd, err := startEtcd(ctx, dir)
+	etcd, stopEtcd, err := StartEtcd(ctx, dir, transport.TLSInfo{})
 	if err != nil {
 		return err
 	}
@@ -275,15 +276,20 @@ func (s *Stage) Write(id, text string) {
 	})
 }
 
-// startEtcd starts an etcd in this process, with its data in a folder, and waits until it serves clients.
-func startEtcd(ctx context.Context, dir string) (endpoint string, stop func(), err error) {
+// StartEtcd starts an etcd in this process, with its data in a folder, and waits until it serves clients. Tls is empty
+// for plain text.
+func StartEtcd(ctx context.Context, dir string, tls transport.TLSInfo) (endpoint string, stop func(), err error) {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Join(dir, "etcd")
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync = true // the data does not outlive the run
 	cfg.EnableGRPCGateway = false
+	cfg.ClientTLSInfo = tls
 	// The system picks the port. A single member needs no port for peers.
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	if !tls.Empty() {
+		loopback[0].Scheme = "https"
+	}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = loopback, loopback
 	cfg.ListenPeerUrls = nil
 	etcd, err := embed.StartEtcd(cfg)
