@@ -27,16 +27,15 @@ type hub struct {
 	every  time.Duration
 	trail  *trail // nil without --audit
 
-	ctx    context.Context //nolint:containedctx // ends everything that browsers have the hub start
-	wanted chan struct{}   // capacity 1; filled when somebody looks at the list
+	ctx context.Context //nolint:containedctx // ends everything that browsers have the hub start
 
-	mu      sync.Mutex // guards the fields below
-	topics  map[string]*topic
-	viewers int   // browsers that look at the list
-	listing news  // tells of a new list
-	current bool  // rows are recent enough to show: their next reading is not due yet, or somebody waits for it
-	rows    []row // sorted by name
-	health  health
+	mu       sync.Mutex // guards the fields below
+	topics   map[string]*topic
+	viewers  int   // browsers that look at the list
+	scanning bool  // scan runs
+	listing  news  // tells of a new list
+	rows     []row // sorted by name
+	health   health
 }
 
 // news is a channel that the next change closes.
@@ -83,14 +82,12 @@ type listView struct {
 	Locks int    `json:"locks"`
 }
 
-// newHub starts a hub, which ends with ctx.
+// newHub makes a hub, which ends with ctx.
 func (a *app) newHub(ctx context.Context, client *clientv3.Client, u ui, kept *trail) *hub {
 	h := &hub{
-		app: a, client: client, prefix: u.prefix, every: u.every, trail: kept,
-		ctx: ctx, wanted: make(chan struct{}, 1), topics: make(map[string]*topic),
+		app: a, client: client, prefix: u.prefix, every: u.every, trail: kept, ctx: ctx, topics: make(map[string]*topic),
 	}
 	h.listing.tell()
-	go h.scan()
 	return h
 }
 
@@ -106,51 +103,34 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// scan lists the names repeatedly while somebody looks.
+// scan lists the names repeatedly until nobody looks any more. Then it forgets the list: an old one must not look like the
+// present state.
 func (h *hub) scan() {
-	for {
-		select {
-		case <-h.wanted:
-		case <-h.ctx.Done():
-			return
-		}
+	for looking := true; looking; {
 		began := time.Now()
 		rows, err := h.read()
 		// However long the list is, listing takes less than a tenth of the time, here and in etcd.
 		rest := max(h.every, 10*time.Since(began))
 		h.mu.Lock()
-		was := h.health.err
-		changed := !h.current
+		was, before := h.health, h.rows
 		if err == nil {
-			changed = changed || !slices.Equal(rows, h.rows)
 			h.rows = rows
 			h.health.answered()
 		} else {
 			h.health.err = err.Error()
 			rest = h.every
 		}
-		if changed || h.health.err != was {
+		if was.asOf.IsZero() || h.health.err != was.err || !slices.Equal(h.rows, before) {
 			h.listing.tell()
 		}
-		h.current = true
 		h.mu.Unlock()
-		if !pause(h.ctx, rest) {
-			return
-		}
+		pause(h.ctx, rest)
 		h.mu.Lock()
-		h.current = h.viewers > 0
-		if h.current {
-			h.want()
+		looking = h.viewers > 0 && h.ctx.Err() == nil
+		if !looking {
+			h.scanning, h.rows, h.health = false, nil, health{}
 		}
 		h.mu.Unlock()
-	}
-}
-
-// want asks scan for a new list.
-func (h *hub) want() {
-	select {
-	case h.wanted <- struct{}{}:
-	default:
 	}
 }
 
@@ -176,7 +156,10 @@ func (h *hub) viewList() (leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.viewers++
-	h.want()
+	if !h.scanning {
+		h.scanning = true
+		go h.scan()
+	}
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -184,12 +167,13 @@ func (h *hub) viewList() (leave func()) {
 	}
 }
 
-// list returns the list and its news. The list is nil if sent is its news, as the page has it then, or if it is too old.
+// list returns the list and its news. The list is nil if sent is its news, as the page has it then. It is of no time if the
+// names are not known yet.
 func (h *hub) list(prefix string, contended bool, sent news) (*listView, news) {
 	h.mu.Lock()
-	rows, health, listing, current := h.rows, h.health, h.listing, h.current
+	rows, health, listing := h.rows, h.health, h.listing
 	h.mu.Unlock()
-	if listing == sent || !current { // an old list must not look like the present state
+	if listing == sent {
 		return nil, listing
 	}
 	shown := &listView{AsOf: health.millis(), Error: health.err, Rows: []row{}, Locks: len(rows)}

@@ -32,9 +32,8 @@ const (
 type uiServer struct {
 	hub          *hub
 	write, local bool
-	token        string                           // empty: the page needs no token
-	say          func(format string, args ...any) // blocks while nobody reads standard error
-	streams      chan struct{}                    // semaphore of mostStreams
+	token        string        // empty: the page needs no token
+	streams      chan struct{} // semaphore of mostStreams
 }
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " +
@@ -194,7 +193,8 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 	}
 	defer cancel()
 	err := lease.Release(ctx, s.hub.client, o.Name, lease.ReleaseOptions{Mode: mode.mode, Revision: o.Token.Revision()})
-	go s.say("ui: release of %s, mode %s, token %s, for %s: %v", harmless(o.Name), o.Mode, o.Token, r.RemoteAddr, cmp.Or(err, errors.New("done")))
+	// In the background: it blocks while nobody reads standard error.
+	go s.hub.app.say("ui: release of %s, mode %s, token %s, for %s: %v", harmless(o.Name), o.Mode, o.Token, r.RemoteAddr, cmp.Or(err, errors.New("done")))
 	switch {
 	case errors.Is(err, lease.ErrNotHeld):
 		http.Error(w, err.Error(), http.StatusConflict)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,9 +21,10 @@ func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
 		s, _ := newSession(t, srv, 0)
 		held, err := s.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		unread := make(chan struct{})
-		defer close(unread)
-		pages := &uiServer{hub: h, write: true, local: true, say: func(string, ...any) { <-unread }}
+		stderr, writer := io.Pipe()
+		defer func() { require.NoError(t, stderr.Close()) }()
+		h.app.stderr = writer
+		pages := &uiServer{hub: h, write: true, local: true}
 		order := fmt.Sprintf(`{"name":"a","typed":"a","mode":"ask","token":%q}`, held.Token())
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/release", strings.NewReader(order))
 		r.Header.Set("X-Leasefence", "1")

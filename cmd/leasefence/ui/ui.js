@@ -80,7 +80,6 @@ function take(m) {
 	lost = 0;
 	why = "";
 	skew = m.now - heard;
-	if (m.setup) list = undefined; // the list of an earlier stream may be an hour old
 	setup = m.setup || setup;
 	list = m.list || list;
 	one = m.name || one;
@@ -152,7 +151,7 @@ function draw() {
 const more = (list, all) => all > list.length ? `, the first ${list.length} are shown` : "";
 
 function names() {
-	if (!list || !list.as_of) { put($("count"), list ? visible(list.error) : "…"); rows($("list"), [], null, [], null); return; }
+	if (!list || !list.as_of) { put($("count"), visible(list?.error || "…")); rows($("list"), [], null, [], null); return; }
 	const one = list.locks === 1;
 	const what = asked.contended ? ` that ${one && list.match ? "has" : "have"} waiters` : "";
 	let text = `${count(list.match)}${list.match === list.locks ? "" : " of " + count(list.locks)} name${one ? "" : "s"}${what}`;
