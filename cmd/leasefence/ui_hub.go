@@ -67,11 +67,10 @@ func (h *health) millis() int64 {
 
 // row is a queue in the list.
 type row struct {
-	Name    string      `json:"name"`
-	Class   lease.Class `json:"class,omitempty"` // of the first holder
-	Token   string      `json:"token,omitempty"` // of the first holder
-	Holders int         `json:"holders"`
-	Waiters int         `json:"waiters"`
+	Name    string `json:"name"`
+	Token   string `json:"token,omitempty"` // of the first holder
+	Holders int    `json:"holders"`
+	Waiters int    `json:"waiters"`
 }
 
 type listView struct {
@@ -143,7 +142,7 @@ func (h *hub) read() (rows []row, err error) {
 		}
 		r := row{Name: q.Name, Holders: len(q.Holders), Waiters: len(q.Waiters)}
 		if r.Holders > 0 {
-			r.Class, r.Token = q.Holders[0].Class, tokenText(q.Holders[0])
+			r.Token = tokenText(q.Holders[0])
 		}
 		rows = append(rows, r)
 	}

@@ -104,7 +104,6 @@ type setup struct {
 	Etcd   []string `json:"etcd"`
 	Prefix string   `json:"prefix"`
 	Write  bool     `json:"write"`
-	Audit  bool     `json:"audit"`
 }
 
 // stream sends the list and the chosen name, and then their changes, until the browser leaves.
@@ -131,7 +130,7 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy would hold messages back
 	out := http.NewResponseController(w)
-	about := &setup{s.hub.app.etcd.endpoints, s.hub.prefix, s.write, s.hub.trail != nil}
+	about := &setup{s.hub.app.etcd.endpoints, s.hub.prefix, s.write}
 	var listed news
 	heart := time.NewTicker(beat)
 	defer heart.Stop()

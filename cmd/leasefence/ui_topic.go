@@ -56,16 +56,15 @@ type reading struct {
 
 // spell is an entry of the timeline: a hold, or a gap, a time when etcd did not answer. Times are in milliseconds.
 type spell struct {
-	ID    int64       `json:"id"`
-	Gap   bool        `json:"gap,omitempty"`
-	Token string      `json:"token,omitempty"`
-	Class lease.Class `json:"class,omitempty"`
-	Owner string      `json:"owner,omitempty"`
-	Begin int64       `json:"begin,omitempty"` // 0: before the first look
-	End   int64       `json:"end,omitempty"`   // 0: it lasts
-	How   string      `json:"how,omitempty"`   // how the hold has ended
-	Lost  bool        `json:"lost,omitempty"`  // the lease has expired
-	Note  string      `json:"note,omitempty"`  // what this page has done to the hold
+	ID    int64  `json:"id"`
+	Gap   bool   `json:"gap,omitempty"`
+	Token string `json:"token,omitempty"`
+	Owner string `json:"owner,omitempty"`
+	Begin int64  `json:"begin,omitempty"` // 0: before the first look
+	End   int64  `json:"end,omitempty"`   // 0: it lasts
+	How   string `json:"how,omitempty"`   // how the hold has ended
+	Lost  bool   `json:"lost,omitempty"`  // the lease has expired
+	Note  string `json:"note,omitempty"`  // what this page has done to the hold
 
 	rev   int64
 	lease clientv3.LeaseID
@@ -113,7 +112,7 @@ func (t *topic) see(ctx context.Context, q lease.Queue) {
 		standing[this] = true
 		s := t.open[this]
 		if s == nil {
-			s = t.add(&spell{Token: tokenText(c), Class: c.Class, rev: c.Revision, lease: c.Lease, last: t.leases[c.Lease]})
+			s = t.add(&spell{Token: tokenText(c), rev: c.Revision, lease: c.Lease, last: t.leases[c.Lease]})
 			if t.seen > 0 {
 				s.Begin = now.UnixMilli()
 			}
