@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -34,6 +35,11 @@ var program string
 
 func TestMain(m *testing.M) {
 	etcdproc.Serve()
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) { // under nohup, or in the background of a shell
+			signal.Notify(make(chan os.Signal, 1), sig) // what is caught here is not ignored in the processes that tests start
+		}
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "leasefence-command-*")
 		if err != nil {

@@ -5,10 +5,8 @@ package command_test
 import (
 	"os"
 	"os/exec"
-	"os/signal"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,11 +22,6 @@ import (
 // leader that loses the leadership, or is asked to release it, campaigns again, unless a signal other than SIGHUP came.
 func TestCommand_isToldAndEnds(t *testing.T) {
 	t.Parallel()
-	// A signal that is caught here is not ignored in the processes that this test starts, even under nohup, or in the
-	// background of a shell.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT)
-	t.Cleanup(func() { signal.Stop(caught) })
 	const (
 		loop  = `; echo "started $LEASEFENCE_TOKEN."; while :; do sleep 0.01 || :; done`
 		asked = `trap 'echo asked' TERM` + loop
