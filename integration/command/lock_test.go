@@ -53,10 +53,10 @@ func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 	}
 }
 
-// stubborn ignores the signals that it can, has a child that does the same, and touches a file each while they run.
-// They end at the latest when the test's folder is gone.
+// stubborn ignores the signals that it can, and has a child that does the same. Both touch a file while they run. They end
+// at the latest when the test's folder is gone.
 const stubborn = `trap '' TERM INT HUP
-(while touch "$0.child"; do sleep 0.01; done) &
+(touch "$0.child"; while touch "$0"; do sleep 0.01; done) &
 while touch "$0"; do sleep 0.01; done`
 
 // obedient ends on SIGTERM, and says so.
@@ -64,31 +64,22 @@ const obedient = `trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while t
 
 // orphan ends on SIGTERM and leaves a child that ignores SIGTERM.
 const orphan = `trap 'exit 0' TERM
-(trap '' TERM; while touch "$0.child"; do sleep 0.01; done) &
+(trap '' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done) &
 while touch "$0"; do sleep 0.01; done`
 
-// requireSilence checks that the process that touches a file has ended, or is about to.
-func requireSilence(t *testing.T, path string) {
+// requireSilence checks that the processes that touch a file have ended, or are about to. It returns when one last did.
+func requireSilence(t *testing.T, path string) (last time.Time) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		before, err1 := os.Stat(path)
+		before := last
 		<-time.After(100 * time.Millisecond)
-		after, err2 := os.Stat(path)
-		return err1 == nil && err2 == nil && before.ModTime().Equal(after.ModTime())
-	}, patience/10, time.Millisecond, "the process runs on")
-}
-
-// lastSign is when the stubborn command or its child was last seen to be running.
-func lastSign(t *testing.T, path string) time.Time {
-	t.Helper()
-	parent, err := os.Stat(path)
-	require.NoError(t, err)
-	child, err := os.Stat(path + ".child")
-	require.NoError(t, err)
-	if child.ModTime().After(parent.ModTime()) {
-		return child.ModTime()
-	}
-	return parent.ModTime()
+		stat, err := os.Stat(path)
+		if err == nil {
+			last = stat.ModTime()
+		}
+		return last.Equal(before)
+	}, patience/10, time.Millisecond, "a process runs on")
+	return last
 }
 
 // If renewals fail, the command has ended before etcd can give the lock to anybody else. (etcdctl lock lets its command
@@ -117,15 +108,14 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 			code := 74
 			if tt.verb == "elect" {
 				require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
-				requireSilence(t, running+".child")
+				requireSilence(t, running)
 				p.signal(t, syscall.SIGTERM)
 				code = 128 + int(syscall.SIGTERM)
 			}
 			require.Equal(t, code, p.end(t))
 			require.Equal(t, tt.out, p.stdout.String())
 			require.Contains(t, p.stderr.String(), "no renewal was acknowledged before the deadline")
-			requireSilence(t, running+".child")
-			require.Less(t, lastSign(t, running).Sub(cut), ttl)
+			require.Less(t, requireSilence(t, running).Sub(cut), ttl)
 		})
 	}
 }
