@@ -27,7 +27,7 @@ type topic struct {
 	viewers int       // guarded by the hub's mutex
 	left    time.Time // when the last viewer left; guarded by the hub's mutex
 
-	began chan struct{} // closed when the watch has shown the queue for the first time
+	began chan struct{} // of capacity 1; filled when the watch has shown the queue for the first time
 
 	mu     sync.Mutex // guards the fields below
 	news   news
@@ -73,7 +73,7 @@ type spell struct {
 
 func newTopic(h *hub, name string) *topic {
 	ctx, end := context.WithCancel(h.ctx)
-	t := &topic{hub: h, name: name, end: end, began: make(chan struct{}), leases: make(map[clientv3.LeaseID]reading), open: make(map[held]*spell)}
+	t := &topic{hub: h, name: name, end: end, began: make(chan struct{}, 1), leases: make(map[clientv3.LeaseID]reading), open: make(map[held]*spell)}
 	t.news.tell()
 	go t.watch(ctx)
 	go t.tend(ctx)
@@ -130,7 +130,7 @@ func (t *topic) see(ctx context.Context, q lease.Queue) {
 		}
 	}
 	if t.seen == 0 {
-		close(t.began)
+		t.began <- struct{}{}
 	}
 	t.queue, t.denied, t.behind = q, "", false
 	t.seen++
@@ -165,13 +165,9 @@ func (t *topic) add(s *spell) *spell {
 // tend reads the remaining time of the leases from time to time.
 func (t *topic) tend(ctx context.Context) {
 	for {
-		known, asked := t.ask(ctx)
-		began := t.began
-		if known {
-			began = nil
-		}
+		asked := t.ask(ctx)
 		select {
-		case <-began: // ask for the leases
+		case <-t.began: // ask for the leases
 		case <-time.After(max(tendEvery, time.Duration(asked)*50*time.Millisecond)):
 		case <-ctx.Done():
 			return
@@ -180,20 +176,19 @@ func (t *topic) tend(ctx context.Context) {
 }
 
 // ask reads the queue, since the watch may be silent, and the remaining time of its leases. If there are many, it only
-// checks that those who are shown are still there; until the watch has shown how many, that etcd answers. It returns
-// whether the watch has, and the number of leases that it has asked for.
-func (t *topic) ask(ctx context.Context) (known bool, asked int) {
+// checks that those who are shown are still there; until the watch has shown how many, that etcd answers. It returns the
+// number of leases that it has asked for.
+func (t *topic) ask(ctx context.Context) (asked int) {
 	ctx, cancel := t.hub.app.bounded(ctx)
 	defer cancel()
 	t.mu.Lock()
 	shown, seen := t.queue, t.seen
 	t.mu.Unlock()
-	known = seen > 0
 	var q lease.Queue
 	var present bool // shown was the present queue
 	var err error
 	switch {
-	case !known:
+	case seen == 0:
 		_, err = t.hub.client.Get(ctx, t.name+"/", clientv3.WithCountOnly())
 	case max(len(shown.Holders), len(shown.Waiters)) > mostContenders:
 		present, err = t.stands(ctx, shown)
@@ -202,7 +197,7 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 		present = slices.EqualFunc(q.Holders, shown.Holders, sameHold) && slices.EqualFunc(q.Waiters, shown.Waiters, sameHold)
 	}
 	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // never wrapped
-		return known, 0 // the topic has been forgotten
+		return 0 // the topic has been forgotten
 	}
 	if t.hub.trail != nil {
 		go t.hub.trail.refresh() // the next look shows what it has read
@@ -211,13 +206,13 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.news.tell()
-	t.behind = err == nil && !present && known && seen == t.seen // news of the watch that came meanwhile may be newer
+	t.behind = err == nil && !present && seen > 0 && seen == t.seen // news of the watch that came meanwhile may be newer
 	if err != nil {
 		if t.health.err == "" && t.seen > 0 {
 			t.add(&spell{Gap: true, Begin: t.health.millis()})
 		}
 		t.health.err = err.Error()
-		return known, 0
+		return 0
 	}
 	if !t.behind {
 		t.answered()
@@ -234,7 +229,7 @@ func (t *topic) ask(ctx context.Context) (known bool, asked int) {
 	for _, s := range t.open { // the watch may show later than this look that a hold has ended
 		s.last = cmp.Or(t.leases[s.lease], s.last)
 	}
-	return known, len(q.Holders) + len(q.Waiters)
+	return len(q.Holders) + len(q.Waiters)
 }
 
 func sameHold(a, b lease.Contender) bool { return a.Key == b.Key && a.Revision == b.Revision }
