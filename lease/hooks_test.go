@@ -86,12 +86,7 @@ func TestHooks_eachKind(t *testing.T) {
 			e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
 			other := e.join(t)
 			l := other.lock(t, "a")
-			done := later(func() error {
-				return kind.do(t.Context(), e.s, func(context.Context) error {
-					time.Sleep(time.Minute)
-					return nil
-				})
-			})
+			done := later(func() error { return kind.do(t.Context(), e.s, func() { time.Sleep(time.Minute) }) })
 			require.Equal(t, []string{"start " + name + " of me", "queued " + name + ", ahead true"}, h.take())
 			time.Sleep(2 * time.Second)
 			require.NoError(t, l.Unlock(t.Context()))

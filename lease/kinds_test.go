@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -24,60 +23,95 @@ type hold interface {
 	Unlock(ctx context.Context) error
 }
 
-// kind is a kind of lock.
-type kind struct {
-	queues []string // those in which it stands
-	try    func(context.Context, *lease.Session) (hold, error)
-	do     func(context.Context, *lease.Session, func(context.Context) error) error
+// spot is a place in a queue.
+type spot struct {
+	queue  string
+	shared bool
 }
 
-// kinds has a lock of each kind that excludes the lock "a", by the name that hooks give it.
-var kinds = map[string]kind{
-	"lock a": {
-		[]string{"a"},
-		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLock(ctx, "a") },
-		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
-			return s.Do(ctx, "a", func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+// kind is a kind of lock with its names.
+type kind struct {
+	spots     []spot // those of a tree from the root down
+	of        int    // permits; 0: it is none
+	wait, try func(context.Context, *lease.Session) (hold, error)
+}
+
+// kindsOf returns a lock of each kind that excludes the lock called name, by the name that hooks give it.
+func kindsOf(name string, of int) map[string]kind {
+	return map[string]kind{
+		"lock " + name: {
+			[]spot{{name, false}},
+			0,
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.Lock(ctx, name) },
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLock(ctx, name) },
 		},
-	},
-	"read lock a": {
-		[]string{"a"},
-		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryRLock(ctx, "a") },
-		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
-			return s.RDo(ctx, "a", func(ctx context.Context, _ fence.ReadToken) error { return fn(ctx) })
+		"read lock " + name: {
+			[]spot{{name, true}},
+			0,
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.RLock(ctx, name) },
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryRLock(ctx, name) },
 		},
-	},
-	"lock set b,a": {
-		[]string{"a", "b"},
-		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockAll(ctx, "b", "a", "b") },
-		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
-			return s.DoAll(ctx, []string{"b", "a", "b"}, func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+		"lock set b," + name: {
+			[]spot{{"b", false}, {name, false}},
+			0,
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.LockAll(ctx, "b", name, "b") },
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockAll(ctx, "b", name, "b") },
 		},
-	},
-	"tree lock a/c": {
-		[]string{"a", "a/~c"},
-		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, "a/c") },
-		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
-			return s.DoTree(ctx, "a/c", func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
+		"tree lock " + name + "/c": treeOf(name+"/c", spot{name, true}, spot{name + "/~c", false}),
+		"permit " + name: {
+			[]spot{{name, false}},
+			of,
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.Permit(ctx, name, of) },
+			func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryPermit(ctx, name, of) },
 		},
-	},
-	"permit a": {
-		[]string{"a"},
-		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryPermit(ctx, "a", 1) },
-		func(ctx context.Context, s *lease.Session, fn func(context.Context) error) error {
-			return s.DoPermit(ctx, "a", 1, func(ctx context.Context, _ fence.Token) error { return fn(ctx) })
-		},
-	},
+	}
+}
+
+func treeOf(path string, spots ...spot) kind {
+	return kind{
+		spots, 0,
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.LockTree(ctx, path) },
+		func(ctx context.Context, s *lease.Session) (hold, error) { return s.TryLockTree(ctx, path) },
+	}
+}
+
+// do takes the lock, calls fn and unlocks.
+func (k kind) do(ctx context.Context, s *lease.Session, fn func()) error {
+	l, err := k.wait(ctx, s)
+	if err != nil {
+		return err
+	}
+	fn()
+	return l.Unlock(ctx)
+}
+
+// kinds has one lock of each kind that excludes the lock "a".
+var kinds = kindsOf("a", 1)
+
+func (e *env) tree(t *testing.T, path string) *lease.TreeLock {
+	t.Helper()
+	l, err := e.s.TryLockTree(t.Context(), path)
+	require.NoError(t, err)
+	return l
+}
+
+func (e *env) rlock(t *testing.T, name string) *lease.ReadLock {
+	t.Helper()
+	l, err := e.s.TryRLock(t.Context(), name)
+	require.NoError(t, err)
+	return l
 }
 
 // A handle of any kind is renewed with the lease and unlocked once. Trying to take such a lock again fails at once.
 func TestKinds_life(t *testing.T) {
 	for name, kind := range kinds {
 		bubbleOf(t, name, func(t *testing.T, e *env) {
+			before := len(e.writes())
 			l, err := kind.try(t.Context(), e.s)
 			require.NoError(t, err)
-			for _, queue := range kind.queues {
-				require.Len(t, e.inspect(t, queue).Holders, 1)
+			require.Len(t, e.writes()[before:], 1, "one transaction, whatever queues it enters")
+			for _, at := range kind.spots {
+				require.Len(t, e.inspect(t, at.queue).Holders, 1)
 			}
 			_, err = e.s.TryLock(t.Context(), "a")
 			if name == "permit a" {
@@ -148,7 +182,7 @@ func TestHooks_thatPanic(t *testing.T) {
 					l := holder.lock(t, "a")
 					armed.Store(hook)
 					time.AfterFunc(time.Second, func() { _ = l.Unlock(context.WithoutCancel(t.Context())) })
-					run := func() error { return kind.do(t.Context(), e.s, func(context.Context) error { return nil }) }
+					run := func() error { return kind.do(t.Context(), e.s, func() {}) }
 					require.PanicsWithValue(t, "mine", func() { _ = run() })
 					<-l.Context().Done()
 					synctest.Wait()

@@ -137,12 +137,16 @@ type acquired = outcome[*lease.Lock]
 
 // begin calls take in a goroutine and returns when the caller stands in the queue or take has returned.
 func begin[L any](e *env, take func() (L, error)) <-chan outcome[L] {
+	defer synctest.Wait()
+	return inBackground(e, take)
+}
+
+func inBackground[L any](e *env, take func() (L, error)) <-chan outcome[L] {
 	got := make(chan outcome[L], 1)
 	go func() {
 		l, err := take()
 		got <- outcome[L]{l, err, e.now()}
 	}()
-	synctest.Wait()
 	return got
 }
 

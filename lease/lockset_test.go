@@ -2,13 +2,10 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strconv"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -19,11 +16,6 @@ import (
 	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
-
-// waitAll is wait for a set.
-func (e *env) waitAll(ctx context.Context, names ...string) <-chan outcome[*lease.LockSet] {
-	return begin(e, func() (*lease.LockSet, error) { return e.s.LockAll(ctx, names...) })
-}
 
 // A set takes one transaction to enter and one to leave, however many names it has, and has one token for all.
 func TestSession_LockAll_entersAtOnce(t *testing.T) {
@@ -47,62 +39,6 @@ func TestSession_LockAll_entersAtOnce(t *testing.T) {
 			require.NoError(t, l.Unlock(t.Context()))
 			require.Len(t, e.writes()[before:], 2)
 			require.Empty(t, e.srv.Keys("n"))
-		})
-	}
-}
-
-// A set is granted when it is first in all queues. It and plain locks and other sets exclude each other in the order of
-// arrival.
-func TestSession_LockAll_waitsForAll(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.join(t)
-		a, c := other.lock(t, "a"), other.lock(t, "c")
-		set := e.waitAll(t.Context(), "c", "b", "a")
-		second := other.waitAll(t.Context(), "a", "b")
-		_, err := other.s.TryLock(t.Context(), "b")
-		require.ErrorIs(t, err, lease.ErrLocked, "it stands in all queues at once")
-		e.at(time.Minute)
-		require.NoError(t, c.Unlock(t.Context()))
-		e.at(2 * time.Minute)
-		requirePending(t, set)
-		require.NoError(t, a.Unlock(t.Context()))
-		got := granted(t, set)
-		require.Equal(t, 2*time.Minute, got.at)
-		require.Greater(t, got.lock.Token(), a.Token())
-		e.at(3 * time.Minute)
-		requirePending(t, second)
-		require.NoError(t, got.lock.Unlock(t.Context()))
-		got = granted(t, second)
-		require.NoError(t, got.lock.Unlock(t.Context()))
-	})
-}
-
-// TryLockAll takes all or none, and reports who holds which name.
-func TestSession_TryLockAll_isAllOrNothing(t *testing.T) {
-	for name, mix := range map[string]func(*env){
-		"locks alone":          func(*env) {},
-		"nested names":         func(e *env) { e.srv.Put("a/jobs/1", ""); e.srv.Put("b/jobs/1", "") },
-		"a key that is no one": func(e *env) { e.srv.Put("b/0123", "") },
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			mix(e)
-			other := e.join(t)
-			b, c := other.lock(t, "b"), other.lock(t, "c")
-			keys := e.keys("")
-			_, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
-			require.ErrorIs(t, err, lease.ErrLocked)
-			for _, l := range []*lease.Lock{b, c} {
-				require.ErrorContains(t, err, fmt.Sprintf("lock %q is held by", l.Name()))
-			}
-			e.at(time.Second)
-			require.Equal(t, keys, e.keys(""))
-			require.NoError(t, b.Unlock(t.Context()))
-			require.NoError(t, c.Unlock(t.Context()))
-			l, err := e.s.TryLockAll(t.Context(), "a", "b", "c")
-			require.NoError(t, err)
-			_, err = other.s.TryLockAll(t.Context(), "c", "d")
-			require.ErrorIs(t, err, lease.ErrLocked)
-			require.NoError(t, l.Unlock(t.Context()))
 		})
 	}
 }
@@ -169,11 +105,11 @@ func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		bubbleOf(t, name, func(t *testing.T, e *env) {
 			held := e.join(t).lock(t, "b")
-			set := e.waitAll(t.Context(), "a", "b", "c")
+			set := later(func() error { return second(e.s.LockAll(t.Context(), "a", "b", "c")) })
 			e.at(time.Second)
 			i := slices.IndexFunc(e.keys(name+"/"), func(key string) bool { return key != held.Key() })
 			require.True(t, e.srv.Delete(e.keys(name + "/")[i]))
-			lossOf(t, receive(t, set).err, lease.ReasonKeyDeleted) //nolint:errcheck // as in requireLost
+			requireLost(t, receive(t, set), lease.ReasonKeyDeleted)
 			e.at(2 * time.Second)
 			require.Equal(t, []string{held.Key()}, e.keys(""))
 		})
@@ -185,52 +121,6 @@ func TestSession_LockAll_serverTakesFewerOperations(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
 		_, err := e.s.LockAll(t.Context(), "a", "b")
 		require.ErrorContains(t, err, `lease: lock ["a" "b"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
-	})
-}
-
-// Sets of random names in random orders are all served, one at a time and in the order of their revisions for each name.
-func TestSession_LockAll_neverDeadlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const sessions, turns = 20, 50 // a thousand sets
-		var held [8]sync.Mutex
-		var marks fence.Guard
-		turn := func(s *lease.Session) error {
-			set := rand.Perm(len(held))[:2+rand.IntN(4)]
-			var names []string
-			for _, i := range set {
-				names = append(names, strconv.Itoa(i))
-			}
-			return s.DoAll(t.Context(), names, func(_ context.Context, token fence.Token) error {
-				for n, i := range set {
-					if !held[i].TryLock() {
-						return fmt.Errorf("%d is held", i)
-					}
-					defer held[i].Unlock()
-					if err := marks.Claim(names[n], token); err != nil {
-						return err
-					}
-				}
-				time.Sleep(rand.N(20 * time.Millisecond))
-				return nil
-			})
-		}
-		srv := newServer(t)
-		done := make(chan error, sessions)
-		for range sessions {
-			s := open(t, srv, lease.Options{}).s
-			go func() {
-				var err error
-				for n := 0; n < turns && err == nil; n++ {
-					err = turn(s)
-				}
-				done <- err
-			}()
-		}
-		for range sessions {
-			require.NoError(t, receive(t, done))
-		}
-		time.Sleep(time.Minute)
-		require.Empty(t, srv.Keys(""))
 	})
 }
 
@@ -256,4 +146,27 @@ func TestSession_TryLockAll_oneQueueWithNestedNames(t *testing.T) {
 			require.LessOrEqual(t, len(e.c.Calls(fakeetcd.Any))-before, 6)
 		})
 	}
+}
+
+// A node's token goes with its writes: an earlier holder of a node above or below is refused once the new holder has
+// claimed.
+func TestSession_DoTree_carriesTheToken(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		var g fence.Guard
+		claim := func(path string) (token fence.Token) {
+			err := e.s.DoTree(t.Context(), path, func(ctx context.Context, got fence.Token) error {
+				token, _ = fence.FromContext(ctx)
+				return errors.Join(g.ClaimPath(path, got), ctx.Err())
+			})
+			require.NoError(t, err)
+			return token
+		}
+		below, beside, above := claim("a/b/c"), claim("a/d"), claim("a/b")
+		require.ErrorIs(t, g.CheckPath("a/b/c", below), fence.ErrStale)
+		require.NoError(t, g.CheckPath("a/d", beside))
+		below = claim("a/b/c")
+		require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)
+		require.NoError(t, g.CheckPath("a/b/c", below))
+		require.Empty(t, e.keys(""))
+	})
 }

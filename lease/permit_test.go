@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +12,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -27,58 +25,6 @@ func (e *env) permit(t *testing.T, name string, of int) *lease.Permit {
 
 func (e *env) waitPermit(ctx context.Context, name string, of int, opts ...lease.LockOption) <-chan outcome[*lease.Permit] {
 	return begin(e, func() (*lease.Permit, error) { return e.s.Permit(ctx, name, of, opts...) })
-}
-
-// As many callers hold a permit as there are permits, each another slot with a token of its own; waiters are served in
-// order.
-func TestSession_Permit_limits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Prefix: "p/"})
-		slots := map[int]*lease.Permit{}
-		for range 3 {
-			before := len(e.writes())
-			p := e.permit(t, "a", 3)
-			require.LessOrEqual(t, len(e.writes())-before, 2, "one more to find a free slot")
-			require.Equal(t, fmt.Sprint("a/~slot/", p.Slot()), p.Name())
-			require.Len(t, e.keys("p/"+p.Name()+"/"), 1)
-			require.Equal(t, p.Token().Revision(), e.srv.Keys("p/" + p.Name() + "/")[0].CreateRevision)
-			got, _ := fence.FromContext(p.Context())
-			require.Equal(t, p.Token(), got)
-			slots[p.Slot()] = p
-		}
-		require.Len(t, slots, 3)
-		_, err := e.s.TryPermit(t.Context(), "a", 3)
-		locked := new(lease.LockedError)
-		require.ErrorAs(t, err, &locked)
-		require.Equal(t, "a", locked.Name)
-
-		var waiting []<-chan outcome[*lease.Permit]
-		for range 3 {
-			waiting = append(waiting, open(t, e.srv, lease.Options{Prefix: "p/"}).waitPermit(t.Context(), "a", 3))
-		}
-		_, err = e.s.TryPermit(t.Context(), "a", 3)
-		require.ErrorIs(t, err, lease.ErrLocked)
-		for i, slot := range []int{1, 0, 2} {
-			e.at(time.Duration(i+1) * time.Minute)
-			require.NoError(t, slots[slot].Unlock(t.Context()))
-			got := granted(t, waiting[i])
-			require.Equal(t, time.Duration(i+1)*time.Minute, got.at, "at once")
-			require.Equal(t, slot, got.lock.Slot())
-			require.Greater(t, got.lock.Token(), slots[slot].Token())
-			key := e.srv.Keys("p/" + got.lock.Name() + "/")[0]
-			require.Equal(t, key.CreateRevision, got.lock.Token().Revision(), "the token of the slot, not of the wait")
-			synctest.Wait()
-			for _, later := range waiting[i+1:] {
-				requirePending(t, later)
-			}
-			slots[slot] = got.lock
-		}
-		for _, p := range slots {
-			require.NoError(t, p.Unlock(t.Context()))
-		}
-		e.at(4 * time.Minute)
-		require.Empty(t, e.keys(""))
-	})
 }
 
 // Of very many waiters, a released permit wakes the first, and its leaving the turnstile wakes the second: no other
@@ -104,35 +50,22 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 	})
 }
 
-// The lock of the name blocks all new permits; etcd's own locks of the name wait for all held permits too.
-func TestSession_Permit_andTheLockOfItsName(t *testing.T) {
+// etcd's own locks of the name wait for all held permits, and let nobody in.
+func TestSession_Permit_andEtcdsLockOfItsName(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		l := e.lock(t, "a")
-		_, err := e.s.TryPermit(t.Context(), "a", 2)
-		require.ErrorIs(t, err, lease.ErrLocked, "though all slots are free")
-		require.NoError(t, l.Unlock(t.Context()))
-		p := e.permit(t, "a", 2)
-		l = e.lock(t, "a")
-		_, err = e.s.TryPermit(t.Context(), "a", 2)
-		require.ErrorIs(t, err, lease.ErrLocked)
-		next := e.waitPermit(t.Context(), "a", 2)
-		e.at(time.Minute)
-		requirePending(t, next)
-		require.NoError(t, l.Unlock(t.Context()))
-		second := granted(t, next)
-
+		p, second := e.permit(t, "a", 3), e.permit(t, "a", 3)
 		session, err := concurrency.NewSession(e.c.Client, concurrency.WithLease(e.s.Status().LeaseID))
 		require.NoError(t, err)
 		defer session.Orphan()
 		mutex := concurrency.NewMutex(session, "a")
 		drained := later(func() error { return mutex.Lock(t.Context()) })
 		synctest.Wait()
-		_, err = e.s.TryPermit(t.Context(), "a", 2)
+		_, err = e.s.TryPermit(t.Context(), "a", 3)
 		require.ErrorIs(t, err, lease.ErrLocked, "nobody overtakes the lock that drains it")
 		require.NoError(t, p.Unlock(t.Context()))
 		synctest.Wait()
 		requirePending(t, drained)
-		require.NoError(t, second.lock.Unlock(t.Context()))
+		require.NoError(t, second.Unlock(t.Context()))
 		require.NoError(t, receive(t, drained))
 		require.NoError(t, mutex.Unlock(t.Context()))
 	})

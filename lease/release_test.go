@@ -25,9 +25,9 @@ func (e *env) release(t *testing.T, name string, opts lease.ReleaseOptions) {
 // For every kind of lock, by each of its names: the context ends, the lock stays held, and Unlock succeeds.
 func TestRelease_asksAHolder(t *testing.T) {
 	for name, kind := range kinds {
-		for _, queue := range kind.queues {
+		for _, at := range kind.spots {
 			for _, age := range []time.Duration{0, 100 * time.Millisecond, time.Second, time.Minute} {
-				inBubble(t, fmt.Sprint(name, " by ", queue, " at ", age), func(t *testing.T) {
+				inBubble(t, fmt.Sprint(name, " by ", at.queue, " at ", age), func(t *testing.T) {
 					e := start(t, lease.Options{Owner: "me"})
 					bystander := e.lock(t, "bystander")
 					l, err := kind.try(t.Context(), e.s)
@@ -35,13 +35,13 @@ func TestRelease_asksAHolder(t *testing.T) {
 					keys := e.keys("")
 					e.at(age)
 
-					e.join(t).release(t, queue, lease.ReleaseOptions{})
+					e.join(t).release(t, at.queue, lease.ReleaseOptions{})
 					e.at(age + 300*time.Millisecond)
 					require.Equal(t, lease.ErrAskedToRelease, context.Cause(l.Context()))
 					require.Equal(t, lease.ErrAskedToRelease, l.Err())
 					require.Equal(t, keys, e.keys(""), "still held")
-					require.Equal(t, "me", e.inspect(t, queue).Holders[0].Owner)
-					e.release(t, queue, lease.ReleaseOptions{})
+					require.Equal(t, "me", e.inspect(t, at.queue).Holders[0].Owner)
+					e.release(t, at.queue, lease.ReleaseOptions{})
 					e.at(age + time.Minute)
 					require.Equal(t, keys, e.keys(""))
 					require.NoError(t, l.Unlock(t.Context()))
