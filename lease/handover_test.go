@@ -1,8 +1,10 @@
 package lease_test
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,42 +24,98 @@ func puts(call fakeetcd.Call) bool {
 	return ok && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
 
-// Unlock gives up before its answer, or before it sends anything. The next caller has to find out what became of the
-// request that enters for it, whether that arrived, did not, or arrives after the next caller has entered, holds, or has
-// unlocked.
-func TestHandOver_unlockGivesUp(t *testing.T) {
-	for name, fault := range map[string]fakeetcd.Fault{
-		"not sent":             {},
-		"answer lost":          {Times: 1, Lose: fakeetcd.Answer},
-		"request lost":         {Times: 1, Lose: fakeetcd.Request},
-		"arrives at once":      {Times: 1, Before: time.Second + 1, Late: true},
-		"arrives soon":         {Times: 1, Before: 1500 * time.Millisecond, Late: true},
-		"arrives during hold":  {Times: 1, Before: 4 * time.Second, Late: true},
-		"arrives after it":     {Times: 1, Before: 30 * time.Second, Late: true},
-		"all are slow":         {Times: 3, Before: 1500 * time.Millisecond, Late: true},
-		"all are very slow":    {Times: 5, Before: 7 * time.Second, Late: true},
-		"all answers are lost": {Times: 5, Lose: fakeetcd.Answer},
+// Unlock, or the next caller, gives up while the request that releases the lock and enters for the next caller is under way,
+// lost or not sent yet. A second Unlock waits for the deletion, after which the lock counts as unlocked. The next caller
+// that waits gets the lock, whether the request arrived, did not, or arrives after that caller has entered, holds, or has
+// unlocked. It inherits the place of the one that gave up; with another text for people it enters by itself.
+func TestHandOver_isDisturbed(t *testing.T) {
+	lost := fakeetcd.ErrUnavailable
+	for name, tc := range map[string]struct {
+		fault fakeetcd.Fault
+		bound time.Duration // of Unlock, a second if it is 0
+		cut   bool          // for ten seconds
+		took  time.Duration // by two calls of Unlock, at most; 0: any time
+	}{
+		"not sent":                  {bound: -1},
+		"request lost":              {fault: fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, took: time.Second},
+		"answer lost":               {fault: fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}, took: time.Second},
+		"answer lost with an error": {fault: fakeetcd.Fault{Times: 1, After: 2 * time.Second, Lose: fakeetcd.Answer, Err: lost}},
+		"answers lost with errors":  {fault: fakeetcd.Fault{Times: 3, After: 700 * time.Millisecond, Lose: fakeetcd.Answer, Err: lost}},
+		"three answers lost":        {fault: fakeetcd.Fault{Times: 3, Lose: fakeetcd.Answer}, took: attempt + 2*time.Second},
+		"five answers lost":         {fault: fakeetcd.Fault{Times: 5, Lose: fakeetcd.Answer}},
+		"request under way":         {fault: fakeetcd.Fault{Times: 1, Before: 2 * time.Second}},
+		"answer under way":          {fault: fakeetcd.Fault{Times: 1, After: 2 * time.Second}},
+		"arrives at once":           {fault: fakeetcd.Fault{Times: 1, Before: time.Second + 1, Late: true}},
+		"arrives soon":              {fault: fakeetcd.Fault{Times: 1, Before: 1500 * time.Millisecond, Late: true}},
+		"arrives during the hold":   {fault: fakeetcd.Fault{Times: 1, Before: 4 * time.Second, Late: true}},
+		"arrives later":             {fault: fakeetcd.Fault{Times: 1, Before: 7 * time.Second, Late: true}, took: time.Second},
+		"arrives after the hold":    {fault: fakeetcd.Fault{Times: 1, Before: 30 * time.Second, Late: true}},
+		"two arrive later":          {fault: fakeetcd.Fault{Times: 2, Before: 7 * time.Second, Late: true}},
+		"three arrive soon":         {fault: fakeetcd.Fault{Times: 3, Before: 1500 * time.Millisecond, Late: true}},
+		"five arrive later":         {fault: fakeetcd.Fault{Times: 5, Before: 7 * time.Second, Late: true}},
+		"cut off":                   {cut: true, took: 10 * time.Second},
+		"slow throughout":           {fault: fakeetcd.Fault{Before: 2 * time.Second}, took: 3 * time.Second},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			e, l, waiting := startLine(t, lease.Options{TTL: time.Hour}, 3)
-			e.c.Inject(fakeetcd.Txn, fault)
-			bound := time.Second
-			if name == "not sent" {
-				bound = 0
+		for _, who := range []string{"Unlock", "Unlock, and again", "the waiter", "the waiter, another text"} {
+			unlockGivesUp := strings.HasPrefix(who, "Unlock")
+			if !unlockGivesUp && tc.bound != 0 {
+				continue
 			}
-			err := l.Unlock(timeout(t, bound))
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.NotErrorIs(t, err, lease.ErrLost)
-			got := granted(t, waiting[0])
-			require.Greater(t, got.lock.Token(), l.Token())
-			synctest.Wait()
-			require.Equal(t, []string{got.lock.Key()}, e.keys(""))
-			time.Sleep(5 * time.Second)
-			requireLive(t, got.lock)
-			pass(t, got.lock, waiting[1:]...)
-			e.at(50 * time.Minute)
-			require.Empty(t, e.keys(""))
-		})
+			inBubble(t, name+", "+who, func(t *testing.T) {
+				text := "same"
+				if strings.HasSuffix(who, "text") {
+					text = "other"
+				}
+				e := start(t, lease.Options{Owner: "same"})
+				l := e.lock(t, "a")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				waiting := []<-chan acquired{e.wait(ctx, "a"), e.wait(t.Context(), "a", lease.WithOwner(text)), e.wait(t.Context(), "a")}
+				e.c.Inject(fakeetcd.Txn, tc.fault)
+				if tc.cut {
+					e.c.Cut()
+					time.AfterFunc(10*time.Second, e.c.Restore)
+				}
+				if unlockGivesUp {
+					err := l.Unlock(timeout(t, cmp.Or(tc.bound, time.Second)))
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.NotErrorIs(t, err, lease.ErrLost)
+				} else {
+					unlocked := later(func() error { return l.Unlock(t.Context()) })
+					e.at(time.Second)
+					cancel(errMine)
+					got := receive(t, waiting[0])
+					require.ErrorIs(t, got.err, errMine)
+					require.Equal(t, time.Second, got.at)
+					require.NoError(t, receive(t, unlocked))
+					waiting = waiting[1:]
+				}
+				if who == "Unlock, and again" {
+					err := l.Unlock(timeout(t, 0))
+					if err != nil { // nil: it was deleted in the background
+						require.ErrorIs(t, err, context.DeadlineExceeded)
+						require.NotErrorIs(t, err, lease.ErrUnlocked)
+						require.ErrorContains(t, err, "in the background")
+						require.NoError(t, l.Unlock(t.Context()))
+					}
+					if tc.took > 0 {
+						require.Less(t, e.now(), tc.took+100*time.Millisecond) // other requests may share its line
+					}
+					require.NotContains(t, e.keys(""), l.Key())
+					require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
+				}
+				next := granted(t, waiting[0]).lock
+				require.Greater(t, next.Token(), l.Token())
+				synctest.Wait()
+				require.Equal(t, []string{next.Key()}, e.keys(""))
+				require.Equal(t, text, string(e.srv.Keys("")[0].Value))
+				time.Sleep(5 * time.Second)
+				requireLive(t, next)
+				pass(t, next, waiting[1:]...)
+				e.at(time.Hour)
+				require.Empty(t, e.keys(""))
+			})
+		}
 	}
 }
 

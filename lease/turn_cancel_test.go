@@ -89,47 +89,6 @@ func TestTurns_waiterGivesUpAsItsTurnComes(t *testing.T) {
 	}
 }
 
-// The next waiter gives up while Unlock's request that enters for it is under way, or its answer is lost. The waiter
-// after it inherits the place; with another text for people it enters by itself.
-func TestTurns_waiterGivesUpDuringTheHandOver(t *testing.T) {
-	for name, fault := range map[string]fakeetcd.Fault{
-		"request under way":        {Times: 1, Before: 2 * time.Second},
-		"answer under way":         {Times: 1, After: 2 * time.Second},
-		"answer lost":              {Times: 1, After: 2 * time.Second, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
-		"answer lost in silence":   {Times: 1, Lose: fakeetcd.Answer},
-		"request lost in silence":  {Times: 1, Lose: fakeetcd.Request},
-		"request late":             {Times: 1, Before: 7 * time.Second, Late: true},
-		"request and retry late":   {Times: 2, Before: 7 * time.Second, Late: true},
-		"every answer for a while": {Times: 3, After: 700 * time.Millisecond, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable},
-	} {
-		for _, heir := range []string{"same", "other"} {
-			inBubble(t, name+" "+heir, func(t *testing.T) {
-				e := start(t, lease.Options{Owner: "same"})
-				l := e.lock(t, "a")
-				ctx, cancel := context.WithCancelCause(t.Context())
-				next := e.wait(ctx, "a")
-				after, last := e.wait(t.Context(), "a", lease.WithOwner(heir)), e.wait(t.Context(), "a")
-				e.c.Inject(fakeetcd.Txn, fault)
-				unlocked := later(func() error { return l.Unlock(t.Context()) })
-				e.at(time.Second)
-				cancel(errMine)
-				got := receive(t, next)
-				require.ErrorIs(t, got.err, errMine)
-				require.Equal(t, time.Second, got.at)
-				require.NoError(t, receive(t, unlocked))
-				second := granted(t, after)
-				require.Greater(t, second.lock.Token(), l.Token())
-				synctest.Wait()
-				require.Equal(t, []string{second.lock.Key()}, e.keys(""))
-				require.Equal(t, heir, string(e.srv.Keys("")[0].Value))
-				pass(t, second.lock, last)
-				e.at(time.Hour)
-				require.Empty(t, e.keys(""))
-			})
-		}
-	}
-}
-
 // The first of the session gives up while it stands in etcd's queue. The next caller inherits its place, if its key
 // would have the same text for people.
 func TestTurns_placeInTheQueueIsInherited(t *testing.T) {

@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -127,51 +126,6 @@ func TestLock_Unlock_boundedWhileAskingWhy(t *testing.T) {
 		requireLost(t, l.Unlock(timeout(t, 100*time.Millisecond)), lease.ReasonKeyDeleted)
 		require.Equal(t, 100*time.Millisecond, e.now())
 	})
-}
-
-// A second Unlock waits for a deletion that the first did not see confirmed. After that the lock counts as unlocked.
-func TestLock_Unlock_againAfterItWasNotConfirmed(t *testing.T) {
-	for name, tc := range map[string]struct {
-		fault fakeetcd.Fault
-		cut   bool          // for ten seconds
-		took  time.Duration // by both, at most
-	}{
-		"request lost":    {fault: fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}, took: time.Second},
-		"answer lost":     {fault: fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer}, took: time.Second},
-		"request late":    {fault: fakeetcd.Fault{Times: 1, Before: 7 * time.Second, Late: true}, took: time.Second},
-		"more of them":    {fault: fakeetcd.Fault{Times: 3, Lose: fakeetcd.Answer}, took: attempt + 2*time.Second},
-		"cut off":         {cut: true, took: 10 * time.Second},
-		"slow throughout": {fault: fakeetcd.Fault{Before: 2 * time.Second}, took: 3 * time.Second},
-	} {
-		for _, waiters := range []int{0, 1} {
-			inBubble(t, fmt.Sprintf("%s, %d wait", name, waiters), func(t *testing.T) {
-				e, l, waiting := startLine(t, lease.Options{}, waiters)
-				e.c.Inject(fakeetcd.Txn, tc.fault)
-				if tc.cut {
-					e.c.Cut()
-					time.AfterFunc(10*time.Second, e.c.Restore)
-				}
-				require.ErrorIs(t, l.Unlock(timeout(t, time.Second)), context.DeadlineExceeded)
-				err := l.Unlock(timeout(t, 0))
-				if err != nil { // nil: it was deleted in the background
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-					require.NotErrorIs(t, err, lease.ErrUnlocked)
-					require.ErrorContains(t, err, "in the background")
-					require.NoError(t, l.Unlock(t.Context()))
-				}
-				require.Less(t, e.now(), tc.took+100*time.Millisecond) // other requests may share its line
-				require.NotContains(t, e.keys(""), l.Key())
-				require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
-				for _, w := range waiting {
-					next := granted(t, w)
-					require.Greater(t, next.lock.Token(), l.Token())
-					require.NoError(t, next.lock.Unlock(t.Context()))
-				}
-				e.at(time.Hour)
-				require.Empty(t, e.keys(""))
-			})
-		}
-	}
 }
 
 // Both calls may use the lock's own context, which has ended before the second: that waits as the first does.
