@@ -44,67 +44,6 @@ func TestObserve_replacesASilentStream(t *testing.T) {
 	})
 }
 
-// Observe yields every change that happened while the watch was broken.
-func TestObserve_resumes(t *testing.T) {
-	for name, broken := range map[string]error{
-		"no leader":   rpctypes.ErrGRPCNoLeader,         // ends the watch
-		"unavailable": fakeetcd.ErrUnavailable,          // the client resumes it
-		"auth":        rpctypes.ErrGRPCInvalidAuthToken, // ends the watch
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			s := newStage(t)
-			first := s.stands(t, "first")
-			a := observe(t, s.c, "n")
-			a.sees(t, first)
-			for range 20 {
-				remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
-				s.c.BreakWatches(broken)
-				last := s.proclaims(t, first, first.Value+"!")
-				s.dies(t, last)
-				second := s.stands(t, "second")
-				third := s.stands(t, "third")
-				s.dies(t, second)
-				time.Sleep(5 * time.Second)
-				a.seesNothing(t)
-				remove()
-				time.Sleep(2 * time.Second)
-				a.sees(t, last, none, second, third)
-				first = third
-			}
-		})
-	}
-}
-
-// Changes that were compacted while the watch was broken are not yielded. The present leader is.
-func TestObserve_compaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		first := s.stands(t, "first")
-		a := observe(t, s.c, "n")
-		b := observe(t, s.c, "n")
-		a.sees(t, first)
-		b.sees(t, first)
-		remove := s.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader})
-		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
-		s.dies(t, first)
-		s.dies(t, s.stands(t, "nobody knows"))
-		joined := observe(t, s.c, "n")
-		joined.sees(t, none) // the others never see this; joined must not miss "last" for that
-		last := s.stands(t, "last")
-		require.NoError(t, s.srv.Compact(s.srv.Rev()))
-		time.Sleep(time.Second)
-		remove()
-		time.Sleep(3 * time.Second)
-		for _, o := range []*audience{a, b, joined} {
-			o.sees(t, last)
-		}
-		again := s.proclaims(t, last, "again")
-		for _, o := range []*audience{a, b, joined} {
-			o.sees(t, again)
-		}
-	})
-}
-
 // A new observer may have read a leader that the others never saw. After a compaction it sees the present leader too.
 func TestObserve_compactionAfterANewObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -41,15 +40,19 @@ func observe(t *testing.T, client *fakeetcd.Client, name string) *audience {
 	return a
 }
 
-// sees checks what Observe has yielded since the last call.
-func (a *audience) sees(t *testing.T, want ...election.Leader) {
-	t.Helper()
+// takes returns what Observe has yielded since the last call.
+func (a *audience) takes() []election.Leader {
 	synctest.Wait()
 	got := []election.Leader{}
 	for len(a.seen) > 0 {
 		got = append(got, <-a.seen)
 	}
-	require.Equal(t, want, got)
+	return got
+}
+
+func (a *audience) sees(t *testing.T, want ...election.Leader) {
+	t.Helper()
+	require.Equal(t, want, a.takes())
 }
 
 // catchUp is longer than etcd delays a watch that begins in the past, such as a hub's watch after a change of leader.
@@ -86,37 +89,6 @@ func TestObserve_seesEveryChange(t *testing.T) {
 			a.sees(t, l, none)
 		}
 		require.Len(t, s.c.Calls(fakeetcd.Get), reads+200)
-	})
-}
-
-// A contender that comes to stand before a leader that was yielded is not yielded, not even to a new observer: its token
-// is smaller.
-func TestObserve_keepsTheLeaderThatWasYielded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		lease := s.grant(t)
-		key := keyOf("n", lease, "")
-		s.srv.Put(key, "planted") // before the leader
-		leader := s.stands(t, "leader")
-		a := observe(t, s.c, "n")
-		a.sees(t, leader)
-		planted := s.put(t, key, "on its lease now", lease)
-		require.Less(t, planted.Revision, leader.Revision)
-		joined := observe(t, s.c, "n")
-		joined.sees(t, leader)
-		s.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
-		time.Sleep(time.Second)
-		a.seesNothing(t)
-		s.dies(t, leader)
-		for _, a := range []*audience{a, joined} {
-			a.sees(t, none)
-		}
-		s.dies(t, planted)
-		last := s.stands(t, "last")
-		time.Sleep(catchUp)
-		for _, a := range []*audience{a, joined} {
-			a.sees(t, last)
-		}
 	})
 }
 
