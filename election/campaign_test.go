@@ -63,11 +63,9 @@ func TestCampaign_givesUp(t *testing.T) {
 		"about to ask": {1, fakeetcd.Get, fakeetcd.Fault{Lose: fakeetcd.Request}},
 		"asking":       {1, fakeetcd.Txn, fakeetcd.Fault{Match: asks, Lose: fakeetcd.Request}},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{})
-			lower := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "lower"})
-			p := newProcess(t, srv, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			leader := p.join(t).leads(t, election.Options{})
+			lower := p.join(t).waits(t, election.Options{Value: "lower"})
 			p.c.Inject(tc.method, tc.fault)
 			c := p.campaign(timeout(t, 4*time.Second, errEnough), election.Options{Priority: tc.priority})
 			time.Sleep(4 * time.Second)
@@ -79,8 +77,8 @@ func TestCampaign_givesUp(t *testing.T) {
 			require.ErrorContains(t, err, `election: campaign "x":`)
 			p.c.Reset()
 			time.Sleep(time.Hour)
-			require.Len(t, srv.Keys(""), 2)
-			require.Equal(t, 3, srv.Watchers(), "both watch their own keys, and lower the leader's key")
+			require.Len(t, p.srv.Keys(""), 2)
+			require.Equal(t, 3, p.srv.Watchers(), "both watch their own keys, and lower the leader's key")
 			requireOrder(t, leader, lower)
 		})
 	}
@@ -92,16 +90,14 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 		if loss.reason == lease.ReasonKeyDeleted {
 			continue // the candidate enters again
 		}
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-			p := newProcess(t, srv, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			p.join(t).leads(t, election.Options{Value: "a"})
 			c := p.waits(t, election.Options{Value: "b"})
-			loss.happens(t, p, key(srv, "b"))
+			loss.happens(t, p, key(p.srv, "b"))
 			requireLost(t, c.failed(t), loss.reason)
 			p.c.Restore()
 			time.Sleep(2 * time.Minute)
-			require.Equal(t, []string{"a"}, values(srv))
+			require.Equal(t, []string{"a"}, values(p.srv))
 		})
 	}
 }
@@ -118,24 +114,22 @@ func TestCampaign_entersAgain(t *testing.T) {
 		"request lost in silence": {Times: 1, Lose: fakeetcd.Request},
 		"request late":            {Times: 1, Before: attempt + 2*time.Second, Late: true},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-			p := newProcess(t, srv, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			leader := p.join(t).leads(t, election.Options{Value: "a"})
 			b := p.waits(t, election.Options{Value: "b"})
-			c := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+			c := p.join(t).waits(t, election.Options{Value: "c"})
 			if fault != nil {
 				fault.Match = writes
 				p.c.Inject(fakeetcd.Txn, *fault)
 			}
-			require.True(t, srv.Delete(key(srv, "b")))
+			require.True(t, p.srv.Delete(key(p.srv, "b")))
 			time.Sleep(time.Minute)
 			b.requireWaiting(t)
-			require.Equal(t, []string{"a", "c", "b"}, values(srv))
+			require.Equal(t, []string{"a", "c", "b"}, values(p.srv))
 			requireOrder(t, leader, c, b)
-			requireReigns(t, srv, "a", "c", "b")
+			requireReigns(t, p.srv, "a", "c", "b")
 			time.Sleep(time.Hour)
-			require.Empty(t, srv.Keys(""))
+			require.Empty(t, p.srv.Keys(""))
 		})
 	}
 }
@@ -143,18 +137,17 @@ func TestCampaign_entersAgain(t *testing.T) {
 // A candidate that is passed does not take the leader's deletion for its own turn: both keys are deleted in one step.
 func TestCampaign_entersAgain_asTheLeaderGoes(t *testing.T) {
 	for name, age := range map[string]time.Duration{"watched": time.Second, "not yet": time.Millisecond} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			leader := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-			b := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b"})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			leader := p.leads(t, election.Options{Value: "a"})
+			b := p.join(t).campaign(t.Context(), election.Options{Value: "b"})
 			time.Sleep(age)
-			c := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "c"})
+			c := p.join(t).campaign(t.Context(), election.Options{Value: "c"})
 			synctest.Wait()
 			require.NoError(t, leader.Transfer(t.Context(), "c"))
 			next := c.won(t)
 			b.requireWaiting(t)
 			requireOrder(t, next, b)
-			requireReigns(t, srv, "a", "c", "b")
+			requireReigns(t, p.srv, "a", "c", "b")
 		})
 	}
 }
@@ -174,9 +167,8 @@ func (k stalled) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOpt
 
 // A candidate whose key is deleted at the moment in which its turn comes does not lead, but enters again.
 func TestCampaign_entersAgain_asItsTurnComes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		leader, p := newPair(t)
-		first := leader.leads(t, election.Options{Value: "a"})
+	bubble(t, func(t *testing.T, p *process) {
+		first := p.join(t).leads(t, election.Options{Value: "a"})
 		c := p.waits(t, election.Options{Value: "b"})
 		require.NoError(t, first.Proclaim(t.Context(), "a")) // so b reads its key when its turn comes
 		p.c.KV = clientv3.NewKVFromKVClient(stalled{p.c.KV.(etcd.Direct).Direct(), sync.OnceFunc(func() {
@@ -192,9 +184,8 @@ func TestCampaign_entersAgain_asItsTurnComes(t *testing.T) {
 
 // A late request for a place that was deleted leaves no key behind, which would lead without a candidate.
 func TestCampaign_entersAgain_beforeALateRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		leader, p := newPair(t)
-		first := leader.leads(t, election.Options{Value: "a"})
+	bubble(t, func(t *testing.T, p *process) {
+		first := p.join(t).leads(t, election.Options{Value: "a"})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, OnAnswer: func() { // which says that the queue is not empty
 			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Before: attempt + 2*time.Second, Late: true})
 		}})

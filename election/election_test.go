@@ -42,11 +42,10 @@ func newProcess(t *testing.T, srv *fakeetcd.Server, opts lease.Options) *process
 	return p
 }
 
-// newPair is two processes on one server.
-func newPair(t *testing.T) (p, other *process) {
+// join is another process on p's server.
+func (p *process) join(t *testing.T) *process {
 	t.Helper()
-	srv := newServer(t)
-	return newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+	return newProcess(t, p.srv, lease.Options{})
 }
 
 // leads makes the process lead, which must be possible at once.
@@ -116,6 +115,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// bubble runs a test in its own bubble, with a process.
+func bubble(t *testing.T, test func(*testing.T, *process)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newProcess(t, newServer(t), lease.Options{})) })
+}
+
+// bubbleOf is bubble for a sub-test.
+func bubbleOf(t *testing.T, name string, test func(*testing.T, *process)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
+}
+
 // inBubble runs a sub-test in its own bubble.
 func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
@@ -124,8 +135,7 @@ func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 
 // Campaign and Run refuse bad input with an error that names the field, the value and the legal range. Nothing is sent.
 func TestRun_refusesBadInput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		n := len(p.c.Calls(fakeetcd.Any))
 		lead := func(context.Context, fence.Token) error { panic("lead was called") }
 		run := func(s *lease.Session, name string, options ...election.RunOption) error {

@@ -140,16 +140,14 @@ func TestLeadership_Transfer_meetsAFault(t *testing.T) {
 
 // If the candidates in between do not fit into one transaction, the last one deletes the leader's key.
 func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p := newProcess(t, srv, lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		leader := p.leads(t, election.Options{Value: "a"})
 		granted, err := p.c.Grant(t.Context(), 3600)
 		require.NoError(t, err)
 		for i := range 250 {
 			put(t, p.c, fmt.Sprintf("x/%x-p0-%d", int64(granted.ID), i), "between", granted.ID)
 		}
-		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "z"})
+		next := p.join(t).waits(t, election.Options{Value: "z"})
 		var parts []int
 		match := func(call fakeetcd.Call) bool {
 			if leaves(call) {
@@ -162,9 +160,9 @@ func TestLeadership_Transfer_pastManyInParts(t *testing.T) {
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: match, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 		require.NoError(t, leader.Transfer(t.Context(), "z"))
 		require.Contains(t, parts, 50, "after the refusal the parts are smaller")
-		require.Equal(t, []string{"z"}, values(srv))
+		require.Equal(t, []string{"z"}, values(p.srv))
 		require.NoError(t, next.won(t).Resign(t.Context()))
-		requireReigns(t, srv, "a", "z")
+		requireReigns(t, p.srv, "a", "z")
 	})
 }
 

@@ -29,11 +29,9 @@ func TestLeadership_lost(t *testing.T) {
 		require.NoError(t, p.s.Close(t.Context()))
 	}, lease.ReasonSessionClosed}
 	for name, loss := range all {
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			p := newProcess(t, srv, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			l := p.leads(t, election.Options{Value: "a"})
-			next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+			next := p.join(t).waits(t, election.Options{Value: "b"})
 			loss.happens(t, p, l.Key())
 			await(t, l.Context().Done())
 			requireLost(t, context.Cause(l.Context()), loss.reason)
@@ -47,7 +45,7 @@ func TestLeadership_lost(t *testing.T) {
 			require.Greater(t, next.wins(t).Token(), l.Token())
 			p.c.Restore()
 			time.Sleep(time.Hour)
-			require.Equal(t, []string{"b"}, values(srv))
+			require.Equal(t, []string{"b"}, values(p.srv))
 		})
 	}
 }
@@ -72,17 +70,16 @@ func TestLeadership_suspended(t *testing.T) {
 // Proclaim changes the value and nothing else. Neither the leader nor a waiting candidate takes the write for a loss or
 // a request to hand over.
 func TestLeadership_Proclaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a", KeepLead: true})
-		next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b", Priority: 1})
-		before := srv.Keys("x/")[0]
+	bubble(t, func(t *testing.T, p *process) {
+		l := p.leads(t, election.Options{Value: "a", KeepLead: true})
+		next := p.join(t).waits(t, election.Options{Value: "b", Priority: 1})
+		before := p.srv.Keys("x/")[0]
 		token := l.Token()
 		for _, value := range []string{"new", "new", "", "newer"} {
 			require.NoError(t, l.Proclaim(t.Context(), value))
 			time.Sleep(time.Second)
-			require.Equal(t, []string{value, "b"}, values(srv))
-			kv := srv.Keys("x/")[0]
+			require.Equal(t, []string{value, "b"}, values(p.srv))
+			kv := p.srv.Keys("x/")[0]
 			require.Equal(t, before.CreateRevision, kv.CreateRevision)
 			require.Equal(t, before.Lease, kv.Lease)
 			require.Equal(t, l.Key(), string(kv.Key))
@@ -96,11 +93,9 @@ func TestLeadership_Proclaim(t *testing.T) {
 
 // After its own write a leader does not look for a candidate to prefer, but a request that the write has hidden counts.
 func TestLeadership_Proclaim_isNoRequestToHandOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p := newProcess(t, srv, lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		l := p.leads(t, election.Options{Value: "a"})
-		newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+		p.join(t).waits(t, election.Options{Value: "b"})
 		p.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond}) // the answer comes before the event
 		reads := len(p.c.Calls(fakeetcd.Get))
 		for range 10 {
@@ -109,7 +104,7 @@ func TestLeadership_Proclaim_isNoRequestToHandOver(t *testing.T) {
 		}
 		require.Len(t, p.c.Calls(fakeetcd.Get), reads)
 
-		high := newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "c", Priority: 1})
+		high := p.join(t).campaign(t.Context(), election.Options{Value: "c", Priority: 1})
 		p.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Hour})
 		time.Sleep(1500 * time.Millisecond)
 		require.NoError(t, l.Err(), "the request has not been seen")
@@ -126,8 +121,7 @@ func TestLeadership_Proclaim_lateRequestUndoesNothing(t *testing.T) {
 	for name, arrives := range map[string]time.Duration{
 		"after the next": 3 * time.Second, "before the next": 1500 * time.Millisecond,
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			l := p.leads(t, election.Options{Value: "old"})
 			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Before: arrives, Late: true})
 			err := l.Proclaim(timeout(t, time.Second, errEnough), "first")
@@ -163,8 +157,8 @@ func TestLeadership_Proclaim_saysWhatIsUnknown(t *testing.T) {
 		"asked to release":               {asked: true, want: lease.ErrAskedToRelease, value: "old"},
 		"request lost, asked to release": {lose: fakeetcd.Request, asked: true, want: lease.ErrAskedToRelease, value: "old"},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			other := p.join(t)
 			l := p.leads(t, election.Options{Value: "old"})
 			if tc.lose != fakeetcd.None {
 				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: writes, Lose: tc.lose, Err: fakeetcd.ErrUnavailable})
@@ -201,8 +195,7 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 		"the same":    {func(p *process, key string) { p.srv.Put(key, "mine") }, lease.ReasonKeyOverwritten, []string{"mine"}},
 		"revoked":     {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.ReasonLeaseGone, nil},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			l := p.leads(t, election.Options{Value: "old"}) // the key is not watched yet
 			tc.do(p, l.Key())
 			requireLost(t, l.Proclaim(t.Context(), "mine"), tc.reason)
@@ -215,8 +208,7 @@ func TestLeadership_Proclaim_guarded(t *testing.T) {
 
 // Concurrent calls of Proclaim are carried out one after the other. A call that waits ends with its context.
 func TestLeadership_Proclaim_twoAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		l := p.leads(t, election.Options{Value: "old"})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Before: time.Second})
 		first := inBackground(func() error { return l.Proclaim(t.Context(), "first") })

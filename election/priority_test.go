@@ -76,21 +76,20 @@ func TestRun_priority(t *testing.T) {
 // A lock before a preferred candidate keeps its place. The leader prefers a candidate before the lock meanwhile, and that
 // one waits for the end of the lock, without requests, and then hands over.
 func TestRun_priority_behindALock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		newProcess(t, srv, lease.Options{}).standsBy(t, election.Options{Value: "a"})
-		p, locks := newProcess(t, srv, lease.Options{}), newProcess(t, srv, lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
+		p.join(t).standsBy(t, election.Options{Value: "a"})
+		locks := p.join(t)
 		p.standsBy(t, election.Options{Value: "b", Priority: 1})
 		go func() { _, _ = locks.s.Lock(timeout(t, time.Hour, nil), "x") }()
 		synctest.Wait()
-		newProcess(t, srv, lease.Options{}).standsBy(t, election.Options{Value: "c", Priority: 5})
+		p.join(t).standsBy(t, election.Options{Value: "c", Priority: 5})
 		time.Sleep(time.Minute)
-		require.Equal(t, "b", values(srv)[0])
+		require.Equal(t, "b", values(p.srv)[0])
 		before := requests(p)
 		time.Sleep(30 * time.Minute)
 		require.Equal(t, before, requests(p), "the leader waits for an event")
 		time.Sleep(30 * time.Minute)
-		requireReigns(t, srv, "a", "b", "c")
+		requireReigns(t, p.srv, "a", "b", "c")
 	})
 }
 

@@ -15,12 +15,10 @@ import (
 )
 
 func TestLeadership_Resign(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p := newProcess(t, srv, lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		for _, led := range []time.Duration{0, time.Second} { // before and after the leader's key is watched
 			l := p.leads(t, election.Options{Value: "a"})
-			next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
+			next := p.join(t).waits(t, election.Options{Value: "b"})
 			time.Sleep(led)
 			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
 			resigns := inBackground(func() error { return l.Resign(t.Context()) })
@@ -38,7 +36,7 @@ func TestLeadership_Resign(t *testing.T) {
 			require.ErrorIs(t, l.Proclaim(t.Context(), "v"), election.ErrResigned)
 			require.ErrorIs(t, l.Transfer(t.Context(), "b"), election.ErrResigned)
 			require.NoError(t, after.Resign(t.Context()))
-			require.Empty(t, srv.Keys(""))
+			require.Empty(t, p.srv.Keys(""))
 			time.Sleep(time.Minute)
 			require.Equal(t, election.ErrResigned, context.Cause(l.Context()))
 		}
@@ -48,8 +46,7 @@ func TestLeadership_Resign(t *testing.T) {
 // If Resign and Proclaim run at once, neither takes the other's write for a loss.
 func TestLeadership_Resign_duringAProclaim(t *testing.T) {
 	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+		bubble(t, func(t *testing.T, p *process) {
 			l := p.leads(t, election.Options{})
 			proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
 			require.NoError(t, l.Resign(t.Context()))
@@ -97,8 +94,7 @@ func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
 
 // If Resign is called while Proclaim finds out why the key is gone, Proclaim returns ErrResigned, and Resign the loss.
 func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		l := p.leads(t, election.Options{})
 		require.True(t, p.srv.Delete(l.Key()))
 		restore := p.c.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{Lose: fakeetcd.Request})
@@ -114,8 +110,7 @@ func TestLeadership_Resign_whileALossIsLookedInto(t *testing.T) {
 
 // A context that ended because another lock was unlocked says nothing of the leadership.
 func TestLeadership_Resign_onTheContextOfALock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		l := p.leads(t, election.Options{})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
 		for _, call := range []func(context.Context) error{
@@ -130,8 +125,7 @@ func TestLeadership_Resign_onTheContextOfALock(t *testing.T) {
 
 // Resign ends a Proclaim that waits for its answer.
 func TestLeadership_Resign_endsAProclaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		l := p.leads(t, election.Options{})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Match: writes, Lose: fakeetcd.Answer})
 		proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
@@ -151,8 +145,8 @@ func (p *process) release(t *testing.T) {
 
 // A leader that is asked to release leads until it has resigned, as others see it, and the next candidate follows.
 func TestLeadership_stepsDownWhenAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
+	bubble(t, func(t *testing.T, p *process) {
+		other := p.join(t)
 		l := p.leads(t, election.Options{Value: "one"})
 		next := other.waits(t, election.Options{Value: "two"})
 		before, err := election.Current(t.Context(), p.c.Client, "x")
@@ -176,8 +170,8 @@ func TestLeadership_stepsDownWhenAsked(t *testing.T) {
 // A request to release reaches the leader even if the leader proclaims a value between the request's read and its
 // write.
 func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
+	bubble(t, func(t *testing.T, p *process) {
+		other := p.join(t)
 		l := p.leads(t, election.Options{Value: "one"})
 		other.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 2, Before: 10 * time.Millisecond}) // the second is the request
 		go func() {
@@ -196,8 +190,8 @@ func TestLeadership_stepsDownWhenAsked_proclaimedMeanwhile(t *testing.T) {
 
 // A candidate that is asked to release before it knows that it leads enters the queue again at its end.
 func TestRun_isAskedBeforeItKnows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
+	bubble(t, func(t *testing.T, p *process) {
+		other := p.join(t)
 		first, before := other.leads(t, election.Options{}), other.waits(t, election.Options{})
 		r := p.runs(t, election.Options{})
 		time.Sleep(time.Second)

@@ -39,8 +39,8 @@ func (c *term) key() string {
 // After a loss Run campaigns again.
 func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 	for name, loss := range losses {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			other := p.join(t)
 			told := make(news, 10)
 			first := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
 			a := first.leads(t)
@@ -91,8 +91,7 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 
 // Close waits for lead, but not for onLost.
 func TestRun_onLostMayTakeItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		told, goOn := make(chan struct{}), make(chan struct{})
 		r := p.runs(t, election.Options{}, election.WithOnLost(func(error) { close(told); <-goOn }))
 		c := r.leadsSoon(t)
@@ -112,8 +111,8 @@ func TestRun_onLostMayTakeItsTime(t *testing.T) {
 // OnLost is not called if the place in the queue was lost while waiting.
 func TestRun_onLostIsNotCalledForACandidate(t *testing.T) {
 	for name, loss := range losses {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			other := p.join(t)
 			leader := other.leads(t, election.Options{})
 			told := make(news, 10)
 			r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
@@ -153,8 +152,7 @@ func resigns(t *testing.T, c *term) {
 
 // If the release finds that the leadership was lost before lead returned, Run reports the loss.
 func TestRun_findsALossWhenItReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		told := make(news, 10)
 		r := p.runs(t, election.Options{}, election.WithOnLost(told.tell))
 		c := r.leads(t)
@@ -188,8 +186,7 @@ func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
 // since others could lead while lead was still running.
 func TestRun_lostAfterResigning(t *testing.T) {
 	for name, loss := range losses {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
 			c := r.leads(t)
 			time.Sleep(time.Second)

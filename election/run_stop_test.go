@@ -33,12 +33,10 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 		}, lease.ErrClosed},
 	} {
 		for _, pauses := range []bool{false, true} {
-			inBubble(t, fmt.Sprint(name, ", pauses: ", pauses), func(t *testing.T) {
-				srv := newServer(t)
-				p := newProcess(t, srv, lease.Options{})
+			bubbleOf(t, fmt.Sprint(name, ", pauses: ", pauses), func(t *testing.T, p *process) {
 				var left []string
 				if !pauses { // Run waits behind another leader
-					left = []string{newProcess(t, srv, lease.Options{}).leads(t, election.Options{}).Key()}
+					left = []string{p.join(t).leads(t, election.Options{}).Key()}
 				}
 				r := p.runs(t, election.Options{}, election.WithRejoin())
 				if pauses {
@@ -96,8 +94,8 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 		"asked to release, its own":     {happens: asked, cause: lease.ErrAskedToRelease, returns: is(own), again: true, once: true},
 		"asked to release":              {happens: asked, cause: lease.ErrAskedToRelease, returns: cause, again: true, once: true},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			other := p.join(t)
 			options := []election.RunOption{election.WithOnLost(toldNothing(t))}
 			if !tc.once {
 				options = append(options, election.WithRejoin())
@@ -137,8 +135,7 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 // If ctx ends after lead has returned, Run returns what follows from lead's result.
 func TestRun_contextEndsWhileItReleases(t *testing.T) {
 	for name, returns := range map[string]error{"nil": nil, "an error": errMine} {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			r := p.runs(t, election.Options{})
 			c := r.leads(t)
 			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second})
@@ -161,8 +158,7 @@ func TestRun_contextEndsWhileItReleases(t *testing.T) {
 
 // If ctx has ended and the leadership is lost before lead returns, Run returns the loss too.
 func TestRun_lostAfterTheContextEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		r := p.runs(t, election.Options{})
 		c := r.leads(t)
 		time.Sleep(time.Second)
@@ -227,12 +223,11 @@ func TestRun_cannotRelease(t *testing.T) {
 }
 
 func TestRun_transfers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		r := newProcess(t, srv, lease.Options{}).runs(t, election.Options{Value: "a"}, election.WithRejoin())
+	bubble(t, func(t *testing.T, p *process) {
+		r := p.runs(t, election.Options{Value: "a"}, election.WithRejoin())
 		c := r.leads(t)
-		second := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-		third := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+		second := p.join(t).waits(t, election.Options{Value: "b"})
+		third := p.join(t).waits(t, election.Options{Value: "c"})
 		l, _ := election.FromContext(c.ctx)
 		require.ErrorIs(t, l.Transfer(t.Context(), "nobody"), election.ErrNoCandidate)
 		require.NoError(t, c.ctx.Err(), "the leadership goes on")
@@ -258,22 +253,21 @@ func TestRun_transfers(t *testing.T) {
 // returns no error.
 func TestRun_transfersToACandidateThatCannotLead(t *testing.T) {
 	for name, behindALock := range map[string]bool{"gone": false, "again, behind a lock": true} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			var log bytes.Buffer
-			r := newProcess(t, srv, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).runs(t, election.Options{})
+			r := newProcess(t, p.srv, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}).runs(t, election.Options{})
 			c := r.leads(t)
-			next := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-			gone := newProcess(t, srv, lease.Options{})
+			next := p.waits(t, election.Options{Value: "b"})
+			gone := p.join(t)
 			gone.waits(t, election.Options{Value: "c"})
 			l, _ := election.FromContext(c.ctx)
 			require.NoError(t, l.Transfer(t.Context(), "c"))
 			require.NoError(t, gone.s.Close(t.Context()))
 			if behindALock {
-				locks := newProcess(t, srv, lease.Options{})
+				locks := p.join(t)
 				go func() { _, _ = locks.s.Lock(t.Context(), "x") }()
 				synctest.Wait()
-				newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "c"})
+				p.join(t).waits(t, election.Options{Value: "c"})
 			}
 			c.returns <- nil
 			require.NoError(t, r.returned(t))

@@ -54,8 +54,7 @@ func TestRun_givesLeadItsContext(t *testing.T) {
 
 // The pauses grow up to a second, and are short again after a leadership of more than ten seconds.
 func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		r := p.runs(t, election.Options{}, election.WithRejoin())
 		pause := func(c *term) (*term, time.Duration) {
 			c.returns <- nil
@@ -82,8 +81,7 @@ func TestRun_pausesBeforeItCampaignsAgain(t *testing.T) {
 
 // Run returns a refusal of etcd, and does not retry it.
 func TestRun_refusedByEtcd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
 		began := time.Now()
 		err := p.runs(t, election.Options{}, election.WithRejoin()).returned(t)
@@ -114,8 +112,8 @@ func TestRun_leadPanics(t *testing.T) {
 			<-exited
 		}},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			p, other := newPair(t)
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			other := p.join(t)
 			var next *candidate
 			c.run(t, func() {
 				_ = election.Run(t.Context(), p.s, "x", election.Options{}, func(ctx context.Context, _ fence.Token) error {
@@ -199,8 +197,7 @@ func TestRun_leadHangs_withoutOnHang(t *testing.T) {
 		"in time":     election.WithStopTimeout(time.Hour+1, func(err error) { panic(err) }),
 		"no function": election.WithStopTimeout(time.Second, nil),
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			p := newProcess(t, newServer(t), lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
 			r := p.runs(t, election.Options{}, opt)
 			c := r.leads(t)
 			r.stop(errMine)
@@ -215,8 +212,7 @@ func TestRun_leadHangs_withoutOnHang(t *testing.T) {
 
 // Run does not go on while onHang runs, even if lead has returned: onHang may be about to end the process.
 func TestRun_waitsForOnHang(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		r := p.runs(t, election.Options{}, election.WithStopTimeout(time.Second, func(error) { time.Sleep(time.Hour) }))
 		c := r.leads(t)
 		r.stop(errMine)
@@ -239,8 +235,8 @@ func (p *process) closes(ctx context.Context) <-chan error {
 }
 
 func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, other := newPair(t)
+	bubble(t, func(t *testing.T, p *process) {
+		other := p.join(t)
 		r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
 		c := r.leads(t)
 		next := other.waits(t, election.Options{})
@@ -265,8 +261,7 @@ func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
 
 // If the session is closed while Run releases the key, the end of the lease deletes the key.
 func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
 		c := r.leads(t)
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Request})
@@ -281,8 +276,7 @@ func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
 // Close is bounded by its own context. It then does not revoke the lease while lead runs, and Run ends when lead has
 // returned.
 func TestRun_closeGivesUpOnLead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProcess(t, newServer(t), lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		r := p.runs(t, election.Options{})
 		c := r.leads(t)
 		closed := p.closes(timeout(t, time.Second, nil))

@@ -55,10 +55,9 @@ func TestLeadership_Transfer(t *testing.T) {
 
 // A Transfer that finds no candidate changes neither the leadership nor the queue.
 func TestLeadership_Transfer_fails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		l := newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-		locks := newProcess(t, srv, lease.Options{Owner: "lock"}) // a contender that cannot be passed
+	bubble(t, func(t *testing.T, p *process) {
+		l := p.leads(t, election.Options{Value: "a"})
+		locks := newProcess(t, p.srv, lease.Options{Owner: "lock"}) // a contender that cannot be passed
 		ctx := timeout(t, time.Hour, nil)
 		go func() {
 			if l, err := locks.s.Lock(ctx, "x"); err == nil {
@@ -66,8 +65,8 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 			}
 		}()
 		time.Sleep(time.Second)
-		b := newProcess(t, srv, lease.Options{}).waits(t, election.Options{Value: "b"})
-		before, rev := values(srv), srv.Rev()
+		b := p.join(t).waits(t, election.Options{Value: "b"})
+		before, rev := values(p.srv), p.srv.Rev()
 		for to, want := range map[string]error{
 			"b": election.ErrBlocked, "nobody": election.ErrNoCandidate, "a": election.ErrNoCandidate, "lock": election.ErrNoCandidate,
 		} {
@@ -78,8 +77,8 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 			require.NoError(t, l.Err())
 		}
 		require.NoError(t, l.Proclaim(t.Context(), "a"))
-		require.Equal(t, before, values(srv))
-		require.Equal(t, rev+1, srv.Rev(), "only Proclaim has written")
+		require.Equal(t, before, values(p.srv))
+		require.Equal(t, rev+1, p.srv.Rev(), "only Proclaim has written")
 		b.requireWaiting(t)
 		require.NoError(t, l.Resign(t.Context()))
 		require.NoError(t, b.wins(t).Resign(t.Context()))
@@ -90,8 +89,8 @@ func TestLeadership_Transfer_fails(t *testing.T) {
 // of etcd's own, whose key is bare too, has it.
 func TestLeadership_Transfer_passesNoOther(t *testing.T) {
 	for _, suffix := range []string{"", "-x5-y", "-px-y", "-p5"} {
-		inBubble(t, suffix, func(t *testing.T) {
-			p, other := newPair(t)
+		bubbleOf(t, suffix, func(t *testing.T, p *process) {
+			other := p.join(t)
 			l := p.leads(t, election.Options{})
 			granted, err := p.c.Grant(t.Context(), 60)
 			require.NoError(t, err)
@@ -150,16 +149,14 @@ func newLineup(t *testing.T, priorities ...int) *lineup {
 // The candidates are in the leader's session, so they share a connection and perhaps commits. Of two candidates with the
 // chosen value the first leads.
 func TestLeadership_Transfer_inOneSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv := newServer(t)
-		p := newProcess(t, srv, lease.Options{})
+	bubble(t, func(t *testing.T, p *process) {
 		leader := p.leads(t, election.Options{Value: "a"})
 		b, c := p.waits(t, election.Options{Value: "b"}), p.waits(t, election.Options{Value: "c"})
 		another := p.waits(t, election.Options{Value: "c"})
 		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond}) // so that requests meet
 		require.NoError(t, leader.Transfer(t.Context(), "c"))
 		requireOrder(t, c.wins(t), another, b)
-		requireReigns(t, srv, "a", "c", "c", "b")
+		requireReigns(t, p.srv, "a", "c", "c", "b")
 	})
 }
 
