@@ -26,19 +26,19 @@ var lost = map[string]fakeetcd.Fault{
 }
 
 // eachLost runs a test for each fault in lost and each of the methods.
-func eachLost(t *testing.T, test func(*testing.T, fakeetcd.Method, fakeetcd.Fault), methods ...fakeetcd.Method) {
+func eachLost(t *testing.T, test func(*testing.T, *candidate, fakeetcd.Method, fakeetcd.Fault), methods ...fakeetcd.Method) {
 	t.Helper()
 	for what, fault := range lost {
 		for _, method := range methods {
-			inBubble(t, what+" "+method.String(), func(t *testing.T) { test(t, method, fault) })
+			bubbleOf(t, what+" "+method.String(), func(t *testing.T, a *candidate) { test(t, a, method, fault) })
 		}
 	}
 }
 
 // An acquisition whose messages are all lost is undone, whatever the server did.
 func TestLock_acquisitionThatFailsIsUndone(t *testing.T) {
-	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		a, b := newPair(t)
+	eachLost(t, func(t *testing.T, a *candidate, method fakeetcd.Method, fault fakeetcd.Fault) {
+		b := newCandidate(t, a.srv, k8slock.Options{})
 		restore := a.c.Inject(method, fault)
 		began := time.Now()
 		require.ErrorIs(t, a.Create(t.Context(), a.leaderRecord()), context.DeadlineExceeded)
@@ -65,7 +65,7 @@ func TestLock_goesThroughLostMessages(t *testing.T) {
 		if renews {
 			methods = []fakeetcd.Method{fakeetcd.KeepAliveOnce, fakeetcd.Txn}
 		}
-		eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
+		eachLost(t, func(t *testing.T, _ *candidate, method fakeetcd.Method, fault fakeetcd.Fault) {
 			for fault.Times = 1; fault.Times <= 2; fault.Times++ {
 				a := newCandidate(t, newServer(t), k8slock.Options{})
 				call, written := a.Create, int64(0)
@@ -101,8 +101,7 @@ func TestLock_goesThroughLostMessages(t *testing.T) {
 
 // If a failed acquisition cannot be undone either, its record looks like another process's until it expires.
 func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		a.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
 		a.c.Inject(fakeetcd.Revoke, fakeetcd.Fault{Lose: fakeetcd.Request})
 		began := time.Now()
@@ -120,8 +119,7 @@ func TestLock_acquisitionThatCannotBeUndone(t *testing.T) {
 
 // A renewal whose messages are all lost fails, and the next one renews.
 func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
-	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	eachLost(t, func(t *testing.T, a *candidate, method fakeetcd.Method, fault fakeetcd.Fault) {
 		token, lease := a.create(t), leaseOfRecord(a.srv)
 		work := a.context(t)
 		restore := a.c.Inject(method, fault)
@@ -143,8 +141,8 @@ func TestLock_renewalWhoseMessagesAreLost(t *testing.T) {
 }
 
 func TestLock_releaseGoesThroughLostMessages(t *testing.T) {
-	eachLost(t, func(t *testing.T, method fakeetcd.Method, fault fakeetcd.Fault) {
-		a, b := newPair(t)
+	eachLost(t, func(t *testing.T, a *candidate, method fakeetcd.Method, fault fakeetcd.Fault) {
+		b := newCandidate(t, a.srv, k8slock.Options{})
 		token := a.create(t)
 		fault.Times = 1
 		a.c.Inject(method, fault)
@@ -204,8 +202,7 @@ func TestLock_writeOfAnEarlierCallIsNoRenewal(t *testing.T) {
 		"answer lost":  {Lose: fakeetcd.Answer},
 		"request late": {Before: timeout + time.Second, Late: true},
 	} {
-		inBubble(t, what, func(t *testing.T) {
-			a := newCandidate(t, newServer(t), k8slock.Options{})
+		bubbleOf(t, what, func(t *testing.T, a *candidate) {
 			began := time.Now()
 			work := a.begins(t)
 			restore := a.c.Inject(fakeetcd.Txn, fault)
@@ -242,8 +239,7 @@ func TestLock_callsAreBounded(t *testing.T) {
 
 // While the elector leads, no call outlasts the tenure, so that the elector stops in time.
 func TestLock_callsEndWithTheTenure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		began := time.Now()
 		a.create(t)
 		a.RecordEvent("became leader")
@@ -264,8 +260,7 @@ func TestLock_callsEndWithTheTenure(t *testing.T) {
 
 // Concurrent calls run one after the other, and the wait for its turn ends with a call's context.
 func TestLock_concurrentCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		token := a.create(t)
 		for range 8 {
 			go func() {
@@ -296,8 +291,7 @@ func TestLock_concurrentCalls(t *testing.T) {
 
 // A short call too has time for a second attempt at each of its requests.
 func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 1
 		for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce, fakeetcd.Txn} {
@@ -315,8 +309,7 @@ func TestLock_shortCallsGoThroughLostMessages(t *testing.T) {
 
 // An acquisition does not wait until the lease of the tenure before is revoked.
 func TestLock_acquisitionDoesNotWaitForAnOldLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		a.create(t)
 		require.NoError(t, a.Update(t.Context(), released()))
 		a.get(t)

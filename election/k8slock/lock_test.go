@@ -22,8 +22,7 @@ import (
 )
 
 func TestLock_createsRenewsAndReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		_, _, err := a.Get(t.Context())
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 		a.requireNoTenure(t)
@@ -69,8 +68,8 @@ func TestLock_createsRenewsAndReleases(t *testing.T) {
 }
 
 func TestLock_errorsOfTheAPI(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newPair(t)
+	bubble(t, func(t *testing.T, a *candidate) {
+		b := newCandidate(t, a.srv, k8slock.Options{})
 		require.NotEqual(t, a.Identity(), b.Identity())
 		require.True(t, apierrors.IsNotFound(b.Update(t.Context(), b.leaderRecord())), "b has seen no record")
 		a.create(t)
@@ -87,8 +86,8 @@ func TestLock_errorsOfTheAPI(t *testing.T) {
 
 // A record that is taken over moves to the new holder's lease, so the end of the old lease does not delete it.
 func TestLock_takesOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newPair(t)
+	bubble(t, func(t *testing.T, a *candidate) {
+		b := newCandidate(t, a.srv, k8slock.Options{})
 		first := a.create(t)
 		work := a.context(t)
 		old := leaseOfRecord(a.srv)
@@ -112,8 +111,8 @@ func TestLock_takesOver(t *testing.T) {
 // client-go releases without checking whose record it is. A release leaves the successor's record alone, also while the
 // lease of the lost tenure lives.
 func TestLock_releaseLeavesTheSuccessorAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newPair(t)
+	bubble(t, func(t *testing.T, a *candidate) {
+		b := newCandidate(t, a.srv, k8slock.Options{})
 		a.create(t)
 		successor, err := json.Marshal(b.leaderRecord())
 		require.NoError(t, err)
@@ -160,8 +159,7 @@ func TestLock_stableIdentity(t *testing.T) {
 
 // Between "became leader" and "stopped leading" there is one tenure.
 func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		first := a.create(t)
 		a.RecordEvent("became leader")
 		work := a.context(t)
@@ -181,8 +179,7 @@ func TestLock_noSecondTenureWhileTheElectorLeads(t *testing.T) {
 }
 
 func TestLock_refusesWhatItCannotKeep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		short, long, others := a.leaderRecord(), a.leaderRecord(), a.leaderRecord()
 		short.LeaseDurationSeconds, long.LeaseDurationSeconds, others.HolderIdentity = 0, 1e9+1, "other"
 		for _, record := range []resourcelock.LeaderElectionRecord{short, long, others, released()} {
@@ -203,8 +200,7 @@ func TestLock_refusesWhatItCannotKeep(t *testing.T) {
 }
 
 func TestLock_keyIsNotARecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		work := a.begins(t)
 		a.srv.Put(key, "hello")
 		_, _, err := a.Get(t.Context())
@@ -225,8 +221,7 @@ func TestLock_keyIsNotARecord(t *testing.T) {
 
 // etcd's own elections and mutexes of the same name, and of names around it, do not see the record.
 func TestLock_isInNobodysQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		a.create(t)
 		session, err := concurrency.NewSession(a.c.Client)
 		require.NoError(t, err)

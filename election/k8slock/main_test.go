@@ -59,13 +59,6 @@ func newCandidate(t *testing.T, srv *fakeetcd.Server, opts k8slock.Options) *can
 	return &candidate{l, c, srv}
 }
 
-// newPair makes two candidates on one server.
-func newPair(t *testing.T) (a, b *candidate) {
-	t.Helper()
-	srv := newServer(t)
-	return newCandidate(t, srv, k8slock.Options{}), newCandidate(t, srv, k8slock.Options{})
-}
-
 // leaderRecord is the record that an elector with the usual durations writes.
 func (c *candidate) leaderRecord() resourcelock.LeaderElectionRecord {
 	return resourcelock.LeaderElectionRecord{HolderIdentity: c.Identity(), LeaseDurationSeconds: int(leaseDuration / time.Second)}
@@ -140,6 +133,18 @@ func leaseOfRecord(srv *fakeetcd.Server) clientv3.LeaseID {
 		return clientv3.LeaseID(kv.Lease)
 	}
 	return 0
+}
+
+// bubble runs a test in its own bubble, with a candidate.
+func bubble(t *testing.T, test func(*testing.T, *candidate)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newCandidate(t, newServer(t), k8slock.Options{})) })
+}
+
+// bubbleOf is bubble for a sub-test.
+func bubbleOf(t *testing.T, name string, test func(*testing.T, *candidate)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, test) })
 }
 
 // inBubble runs a sub-test in its own bubble.

@@ -24,8 +24,8 @@ func TestLock_localDeadline(t *testing.T) {
 	const before, after = 200 * time.Millisecond, 250 * time.Millisecond
 	for _, method := range []fakeetcd.Method{fakeetcd.Grant, fakeetcd.KeepAliveOnce} {
 		for n := range 2 {
-			inBubble(t, fmt.Sprintf("%v %d lost", method, n), func(t *testing.T) {
-				a, b := newPair(t)
+			bubbleOf(t, fmt.Sprintf("%v %d lost", method, n), func(t *testing.T, a *candidate) {
+				b := newCandidate(t, a.srv, k8slock.Options{})
 				if method == fakeetcd.KeepAliveOnce {
 					a.create(t)
 					time.Sleep(5 * time.Second)
@@ -58,8 +58,7 @@ func TestLock_localDeadline(t *testing.T) {
 
 // Other candidates go by the record's duration, so the deadline does too, even if the server grants a longer lease.
 func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		record := a.leaderRecord()
 		record.LeaseDurationSeconds = 1
 		began := time.Now()
@@ -74,8 +73,7 @@ func TestLock_localDeadlineOfAShortRecord(t *testing.T) {
 
 // If the record is deleted and the next call is a Create, the tenure before it ends.
 func TestLock_createAfterAnUnseenLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		before := a.create(t)
 		work := a.context(t)
 		a.srv.Delete(key)
@@ -85,8 +83,7 @@ func TestLock_createAfterAnUnseenLoss(t *testing.T) {
 }
 
 func TestLock_leaseIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		work := a.begins(t)
 		require.NoError(t, a.srv.Revoke(leaseOfRecord(a.srv)))
 		require.ErrorIs(t, a.Update(t.Context(), a.leaderRecord()), rpctypes.ErrLeaseNotFound)
@@ -97,8 +94,7 @@ func TestLock_leaseIsGone(t *testing.T) {
 
 // A context of a tenure is freed when the context that it was made of has ended, though the tenure goes on.
 func TestLock_NewContext_isFreed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		a.create(t)
 		type value struct{ _ [64]byte }
 		request := func() weak.Pointer[value] {
@@ -121,8 +117,7 @@ func TestLock_NewContext_isFreed(t *testing.T) {
 // The call that ends a tenure ends its contexts itself, and before it sends a release: after that another candidate may
 // lead. Goroutines would end some of so many contexts later.
 func TestLock_NewContext_endsBeforeARelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		var works []context.Context
 		begin := func() {
 			works = nil
@@ -159,8 +154,7 @@ func TestLock_keepsTheStreamsOfItsRenewals(t *testing.T) {
 		"quick": {want: []string{""}},
 		"slow":  {fakeetcd.Fault{After: timeout / 3}, []string{"", ""}},
 	} {
-		inBubble(t, what, func(t *testing.T) {
-			a := newCandidate(t, newServer(t), k8slock.Options{})
+		bubbleOf(t, what, func(t *testing.T, a *candidate) {
 			a.create(t)
 			a.c.Inject(fakeetcd.KeepAliveOnce, tc.fault)
 			for range 20 {
@@ -178,8 +172,7 @@ func TestLock_keepsTheStreamsOfItsRenewals(t *testing.T) {
 
 // A stream without an answer is closed after the time of a call, and the next renewal does not use it.
 func TestLock_closesASilentStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		a.create(t)
 		a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
@@ -196,8 +189,7 @@ func TestLock_closesASilentStream(t *testing.T) {
 
 // If the client's auth token expires during a tenure, the renewal opens another stream, with another token.
 func TestLock_renewsAfterItsAuthTokenHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newCandidate(t, newServer(t), k8slock.Options{})
+	bubble(t, func(t *testing.T, a *candidate) {
 		a.create(t)
 		require.NoError(t, a.Update(t.Context(), a.leaderRecord()))
 		a.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCInvalidAuthToken})
