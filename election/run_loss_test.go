@@ -182,37 +182,14 @@ func TestRun_isNotLostAfterLeadHasReturned(t *testing.T) {
 	})
 }
 
-// If the lease is lost after lead has resigned and before it returns, Run does not campaign again. It returns the loss,
-// since others could lead while lead was still running.
-func TestRun_lostAfterResigning(t *testing.T) {
-	for name, loss := range losses {
-		bubbleOf(t, name, func(t *testing.T, p *process) {
-			r := p.runs(t, election.Options{}, election.WithOnLost(toldNothing(t)))
-			c := r.leads(t)
-			time.Sleep(time.Second)
-			resigns(t, c)
-			loss.happens(t, p, c.key())
-			time.Sleep(time.Minute)
-			r.requireIdle(t)
-			p.c.Restore()
-			c.returns <- nil
-			time.Sleep(time.Minute)
-			requireLost(t, r.returned(t), loss.reason)
-			require.Empty(t, p.keys())
-		})
-	}
-}
-
 // If ctx ends and the lease is lost at the same time, Run's error is ctx's cause.
 func TestRun_contextEndsWhileItEntersAgain(t *testing.T) {
 	for name, lose := range map[string]func(*process){
 		"key deleted":   func(p *process) { p.srv.Delete(key(p.srv, "b")) },
 		"lease revoked": func(p *process) { _ = p.srv.Revoke(p.s.Status().LeaseID) },
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			srv := newServer(t)
-			newProcess(t, srv, lease.Options{}).leads(t, election.Options{Value: "a"})
-			p := newProcess(t, srv, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, p *process) {
+			p.join(t).leads(t, election.Options{Value: "a"})
 			r := p.runs(t, election.Options{Value: "b"})
 			time.Sleep(time.Second)
 			p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{After: 100 * time.Millisecond})
@@ -221,7 +198,7 @@ func TestRun_contextEndsWhileItEntersAgain(t *testing.T) {
 			r.stop(errMine)
 			require.ErrorIs(t, r.returned(t), errMine)
 			time.Sleep(time.Minute)
-			require.Equal(t, []string{"a"}, values(srv))
+			require.Equal(t, []string{"a"}, values(p.srv))
 		})
 	}
 }

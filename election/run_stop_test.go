@@ -58,7 +58,8 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 }
 
 // What ended first decides what Run returns, and whether it campaigns again. An error of lead that repeats the end of its
-// context is none. The next candidate leads when lead has returned.
+// context is none. The next candidate leads when lead has returned. If the leadership is lost before that, Run returns the
+// loss too, since others could lead while lead was still running, and does not campaign again.
 func TestRun_whatEndedFirstDecides(t *testing.T) {
 	type what func(t *testing.T, r *role, c *term, other *process)
 	own := errors.New("its own")
@@ -69,15 +70,17 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 	with := func(err error) func(*term) error { return is(fmt.Errorf("%w: %w", own, err)) }
 	canceled := func(c *term) error { return c.ctx.Err() }
 	cause := func(c *term) error { return context.Cause(c.ctx) }
-	for name, tc := range map[string]struct {
+	type row struct {
 		happens what
 		cause   error // of lead's context
+		then    loss
 		returns func(*term) error
 		want    error // that Run returns
 		own     bool  // Run returns lead's own error
 		again   bool  // Run campaigns again
 		once    bool  // without WithRejoin
-	}{
+	}
+	table := map[string]row{
 		"an error":       {returns: is(own), own: true},
 		"a cancellation": {returns: with(context.Canceled), own: true}, // like any other, while its context has not ended
 
@@ -93,7 +96,12 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 		"resigned, its own":             {happens: resign, cause: election.ErrResigned, returns: is(own), own: true},
 		"asked to release, its own":     {happens: asked, cause: lease.ErrAskedToRelease, returns: is(own), again: true, once: true},
 		"asked to release":              {happens: asked, cause: lease.ErrAskedToRelease, returns: cause, again: true, once: true},
-	} {
+	}
+	for name, loss := range losses {
+		table["ctx ended, then "+name] = row{happens: ends, cause: errMine, then: loss, returns: is(own), want: errMine, own: true}
+		table["resigned, then "+name] = row{happens: resign, cause: election.ErrResigned, then: loss, returns: is(nil), want: lease.ErrLost, once: true}
+	}
+	for name, tc := range table {
 		bubbleOf(t, name, func(t *testing.T, p *process) {
 			other := p.join(t)
 			options := []election.RunOption{election.WithOnLost(toldNothing(t))}
@@ -110,6 +118,13 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 				time.Sleep(time.Minute)
 				next.requireWaiting(t)
 			}
+			if tc.then.happens != nil {
+				tc.then.happens(t, p, c.key())
+				time.Sleep(time.Minute)
+				r.requireIdle(t)
+				require.ErrorIs(t, context.Cause(c.ctx), tc.cause, "the first cause stays")
+				p.c.Restore()
+			}
 			c.returns <- tc.returns(c)
 			l := next.won(t)
 			require.Greater(t, l.Token(), c.token)
@@ -122,7 +137,11 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 			}
 			err := r.returned(t)
 			require.Equal(t, tc.own, errors.Is(err, own), "%v", err)
-			require.NotErrorIs(t, err, lease.ErrLost)
+			if tc.then.happens != nil {
+				requireLost(t, err, tc.then.reason)
+			} else {
+				require.NotErrorIs(t, err, lease.ErrLost)
+			}
 			if tc.want != nil || !tc.own {
 				require.ErrorIs(t, err, tc.want)
 			} else {
@@ -154,26 +173,6 @@ func TestRun_contextEndsWhileItReleases(t *testing.T) {
 			require.Empty(t, p.keys())
 		})
 	}
-}
-
-// If ctx has ended and the leadership is lost before lead returns, Run returns the loss too.
-func TestRun_lostAfterTheContextEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, p *process) {
-		r := p.runs(t, election.Options{})
-		c := r.leads(t)
-		time.Sleep(time.Second)
-		r.stop(errMine)
-		synctest.Wait()
-		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
-		time.Sleep(time.Second)
-		require.ErrorIs(t, context.Cause(c.ctx), errMine, "the first cause stays")
-		own := errors.New("its own")
-		c.returns <- own
-		err := r.returned(t)
-		require.ErrorIs(t, err, errMine)
-		require.ErrorIs(t, err, own)
-		requireLost(t, err, lease.ReasonLeaseGone)
-	})
 }
 
 // If the release fails, Run returns its error after 8 s, whatever ctx is, or logs it and goes on. The key is deleted
