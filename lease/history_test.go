@@ -92,8 +92,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, 1, strings.Count(log.String(), "raise the era"))
 			// No other session of the process issues a lower token either, unless its era is higher.
-			_, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
-			require.ErrorIs(t, err, lease.ErrRestored)
+			require.ErrorIs(t, second(lease.NewSession(t.Context(), e.c.Client, lease.Options{})), lease.ErrRestored)
 			require.NoError(t, e.s.Close(t.Context()))
 			next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: 1})
 			require.NoError(t, err)

@@ -106,19 +106,16 @@ func TestHooks_ofAcquisitionsThatFail(t *testing.T) {
 
 		_, err := e.s.TryLock(t.Context(), "a")
 		require.Equal(t, []string{"start try lock a of me", fmt.Sprintf("end try lock a: held false, after 0s, queued true, %v", err)}, h.take())
-		_, err = e.s.Lock(timeout(t, time.Second), "a", lease.WithOwner("you"))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, second(e.s.Lock(timeout(t, time.Second), "a", lease.WithOwner("you"))), context.DeadlineExceeded)
 		require.Equal(t, []string{
 			"start lock a of you", "queued lock a, ahead false",
 			"end lock a: held false, after 1s, queued true, context deadline exceeded",
 		}, h.take())
 		ended, end := context.WithCancelCause(t.Context())
 		end(lease.ErrLocked)
-		_, err = e.s.Lock(ended, "b")
-		require.ErrorIs(t, err, lease.ErrLocked)
+		require.ErrorIs(t, second(e.s.Lock(ended, "b")), lease.ErrLocked)
 		require.Equal(t, []string{"start lock b of me", fmt.Sprintf("end lock b: held false, after 0s, queued false, %v", lease.ErrLocked)}, h.take())
-		_, err = e.s.Lock(t.Context(), "")
-		require.Error(t, err)
+		require.Error(t, second(e.s.Lock(t.Context(), "")))
 		require.Empty(t, h.take(), "an illegal name starts no acquisition")
 		require.NoError(t, l.Unlock(t.Context()))
 		require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
@@ -208,8 +205,7 @@ func TestHooks_ofTheLease(t *testing.T) {
 		require.Regexp(t, `^renewed in 0s, attempts [2-9], left \d`, lines[1])
 
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
-		_, err := e.s.Lock(timeout(t, time.Second), "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, second(e.s.Lock(timeout(t, time.Second), "a")), context.DeadlineExceeded)
 		require.Equal(t, []string{"to clean up: 1"}, h.take())
 		e.at(e.now() + lateFor)
 		lines = h.take()
@@ -345,8 +341,7 @@ func TestJoinHooks(t *testing.T) {
 		once := []string{"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b end", "b of a, b end"}
 		want := slices.Concat(once, once, []string{"a of a, b released", "b of a, b released"})
 		require.Equal(t, want, h.take())
-		_, err := e.s.Lock(timeout(t, time.Second), "y")
-		require.Error(t, err)
+		require.Error(t, second(e.s.Lock(timeout(t, time.Second), "y")))
 		require.Equal(t, []string{
 			"a of <nil>, <nil> start", "b of a, <nil> start", "a of a, b queued", "b of a, b queued", "a of a, b end", "b of a, b end",
 		}, h.take())
@@ -355,8 +350,7 @@ func TestJoinHooks(t *testing.T) {
 		require.True(t, e.srv.Delete(other.Key()))
 		require.Equal(t, []string{"a of a, b lost", "b of a, b lost"}, h.take())
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 2 * time.Second, Late: true})
-		_, err = e.s.Lock(timeout(t, time.Second), "z")
-		require.Error(t, err)
+		require.Error(t, second(e.s.Lock(timeout(t, time.Second), "z")))
 		require.Equal(t, []string{"a cleanup 1", "b cleanup 1"}, slices.DeleteFunc(h.take(), func(line string) bool {
 			return !strings.Contains(line, "cleanup") // another goroutine reports it
 		}))

@@ -53,19 +53,18 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 // etcd's own locks of the name wait for all held permits, and let nobody in.
 func TestSession_Permit_andEtcdsLockOfItsName(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		p, second := e.permit(t, "a", 3), e.permit(t, "a", 3)
+		p, other := e.permit(t, "a", 3), e.permit(t, "a", 3)
 		session, err := concurrency.NewSession(e.c.Client, concurrency.WithLease(e.s.Status().LeaseID))
 		require.NoError(t, err)
 		defer session.Orphan()
 		mutex := concurrency.NewMutex(session, "a")
 		drained := later(func() error { return mutex.Lock(t.Context()) })
 		synctest.Wait()
-		_, err = e.s.TryPermit(t.Context(), "a", 3)
-		require.ErrorIs(t, err, lease.ErrLocked, "nobody overtakes the lock that drains it")
+		require.ErrorIs(t, second(e.s.TryPermit(t.Context(), "a", 3)), lease.ErrLocked, "nobody overtakes the lock that drains it")
 		require.NoError(t, p.Unlock(t.Context()))
 		synctest.Wait()
 		requirePending(t, drained)
-		require.NoError(t, second.Unlock(t.Context()))
+		require.NoError(t, other.Unlock(t.Context()))
 		require.NoError(t, receive(t, drained))
 		require.NoError(t, mutex.Unlock(t.Context()))
 	})
@@ -95,8 +94,7 @@ func TestSession_Permit_anotherLimit(t *testing.T) {
 		require.NoError(t, p.Unlock(t.Context()))
 		granted(t, waits)
 		require.ErrorAs(t, receive(t, behind).err, new(*lease.LimitError))
-		_, err = e.s.Permit(t.Context(), "a", 2)
-		require.ErrorContains(t, err, `lease: semaphore "a" has 3 permits, not 2, for`)
+		require.ErrorContains(t, second(e.s.Permit(t.Context(), "a", 2)), `lease: semaphore "a" has 3 permits, not 2, for`)
 	})
 }
 
@@ -115,8 +113,7 @@ func TestSession_Permit_wrongLimitGivesUp(t *testing.T) {
 		e.at(2 * time.Second)
 		require.Error(t, receive(t, gone).err)
 		require.NoError(t, held.Err())
-		_, err := right.s.TryPermit(t.Context(), "a", 1000)
-		require.ErrorIs(t, err, lease.ErrLocked)
+		require.ErrorIs(t, second(right.s.TryPermit(t.Context(), "a", 1000)), lease.ErrLocked)
 		p, err := right.s.Permit(t.Context(), "a", 1000)
 		require.NoError(t, err)
 		require.NoError(t, p.Unlock(t.Context()))
@@ -153,8 +150,7 @@ func TestSession_Permit_besideNestedNames(t *testing.T) {
 		require.Equal(t, 1, compared)
 
 		l := e.lock(t, "a")
-		_, err := e.s.TryPermit(t.Context(), "a", 1000)
-		require.ErrorIs(t, err, lease.ErrLocked, "somebody is in the turnstile")
+		require.ErrorIs(t, second(e.s.TryPermit(t.Context(), "a", 1000)), lease.ErrLocked, "somebody is in the turnstile")
 		require.NoError(t, l.Unlock(t.Context()))
 
 		tree, err := e.s.LockTree(t.Context(), "b/slot/x/y-of5-z")
@@ -213,8 +209,7 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 		e.srv.Put("b/~slot/0/by-hand", "")
 		e.srv.Put("d/~slot/0/by/hand", "")
 		for _, name := range []string{"b", "d"} {
-			_, err := e.s.TryPermit(timeout(t, time.Minute), name, 1)
-			require.ErrorIs(t, err, lease.ErrLocked, "there is no other slot")
+			require.ErrorIs(t, second(e.s.TryPermit(timeout(t, time.Minute), name, 1)), lease.ErrLocked, "there is no other slot")
 			sent := len(e.c.Calls(fakeetcd.Any))
 			require.Error(t, second(e.s.Permit(timeout(t, time.Second), name, 1)))
 			require.Less(t, len(e.c.Calls(fakeetcd.Any))-sent, 20)
