@@ -93,7 +93,7 @@ func TestCampaign_lostWhileWaiting(t *testing.T) {
 		bubbleOf(t, name, func(t *testing.T, p *process) {
 			p.join(t).leads(t, election.Options{Value: "a"})
 			c := p.waits(t, election.Options{Value: "b"})
-			loss.happens(t, p, key(p.srv, "b"))
+			loss.happens(p, key(p.srv, "b"))
 			requireLost(t, c.failed(t), loss.reason)
 			p.c.Restore()
 			time.Sleep(2 * time.Minute)

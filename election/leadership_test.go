@@ -24,15 +24,12 @@ import (
 // has a larger token.
 func TestLeadership_lost(t *testing.T) {
 	all := maps.Clone(losses)
-	all["session closed"] = loss{func(t *testing.T, p *process, _ string) {
-		t.Helper()
-		require.NoError(t, p.s.Close(t.Context()))
-	}, lease.ReasonSessionClosed}
+	all["session closed"] = loss{func(p *process, _ string) { _ = p.s.Close(p.c.Ctx()) }, lease.ReasonSessionClosed}
 	for name, loss := range all {
 		bubbleOf(t, name, func(t *testing.T, p *process) {
 			l := p.leads(t, election.Options{Value: "a"})
 			next := p.join(t).waits(t, election.Options{Value: "b"})
-			loss.happens(t, p, l.Key())
+			loss.happens(p, l.Key())
 			await(t, l.Context().Done())
 			requireLost(t, context.Cause(l.Context()), loss.reason)
 			calls := len(p.c.Calls(fakeetcd.Txn))

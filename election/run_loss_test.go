@@ -16,19 +16,16 @@ import (
 
 // loss is a way to lose a place in the queue, and the reason that is reported.
 type loss struct {
-	happens func(t *testing.T, p *process, key string)
+	happens func(p *process, key string)
 	reason  lease.Reason
 }
 
 var losses = map[string]loss{
-	"lease revoked": {func(t *testing.T, p *process, _ string) {
-		t.Helper()
-		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
-	}, lease.ReasonLeaseGone},
-	"key deleted":          {func(_ *testing.T, p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted},
-	"key overwritten":      {func(_ *testing.T, p *process, key string) { p.srv.Put(key, "") }, lease.ReasonKeyOverwritten},
-	"key on another lease": {func(_ *testing.T, p *process, key string) { p.putOnAnotherLease(key) }, lease.ReasonKeyOverwritten},
-	"cut off":              {func(_ *testing.T, p *process, _ string) { p.c.Cut() }, lease.ReasonDeadlinePassed},
+	"lease revoked":        {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.ReasonLeaseGone},
+	"key deleted":          {func(p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted},
+	"key overwritten":      {func(p *process, key string) { p.srv.Put(key, "") }, lease.ReasonKeyOverwritten},
+	"key on another lease": {(*process).putOnAnotherLease, lease.ReasonKeyOverwritten},
+	"cut off":              {func(p *process, _ string) { p.c.Cut() }, lease.ReasonDeadlinePassed},
 }
 
 func (c *term) key() string {
@@ -49,7 +46,7 @@ func TestRun_campaignsAgainAfterALoss(t *testing.T) {
 			other.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{After: time.Millisecond})
 			time.Sleep(time.Second)
 			began := time.Now()
-			loss.happens(t, p, a.key())
+			loss.happens(p, a.key())
 			time.Sleep(time.Minute)
 			ended := a.requireCause(t, lease.ErrLost)
 			requireLost(t, context.Cause(a.ctx), loss.reason)
@@ -120,7 +117,7 @@ func TestRun_onLostIsNotCalledForACandidate(t *testing.T) {
 			keys := slices.DeleteFunc(p.keys(), func(key string) bool { return key == leader.Key() })
 			require.Len(t, keys, 1)
 			before := p.s.Status().LeaseID
-			loss.happens(t, p, keys[0])
+			loss.happens(p, keys[0])
 			time.Sleep(time.Minute)
 			p.c.Restore()
 			time.Sleep(time.Minute)

