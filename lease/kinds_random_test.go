@@ -80,8 +80,10 @@ func (m *member) moves(t *testing.T, want kind) (end func()) {
 		m.cancel()
 		return func() {
 			got := receive(t, m.got)
-			if m.cancel = nil; got.err == nil { // just before
-				got.err = cmp.Or(got.lock.Unlock(t.Context()), context.Canceled)
+			m.cancel = nil
+			if got.err == nil { // just before
+				require.NoError(t, got.lock.Unlock(t.Context()))
+				return
 			}
 			require.ErrorIs(t, got.err, context.Canceled)
 		}
@@ -96,13 +98,14 @@ func (m *member) moves(t *testing.T, want kind) (end func()) {
 // tries checks that a try succeeds if it can hold at once, and otherwise names the first that excludes it in each queue.
 func (m *member) tries(t *testing.T, want kind) {
 	t.Helper()
-	all := places(m.srv)
+	all, began := places(m.srv), m.srv.Rev()
 	first := ahead(all, math.MaxInt64, want.spots...)
 	lock, err := want.try(t.Context(), m.s)
 	switch {
 	case len(first) == 0 && !want.full(all):
 		require.NoError(t, err)
-		m.want, m.cancel, m.got, m.lock = want, func() {}, nil, lock
+		m.want, m.began, m.cancel = want, began, func() {}
+		m.got = inBackground(m.env, func() (hold, error) { return lock, nil })
 		return
 	case want.of == 0:
 		var locked *lease.LockedError
