@@ -176,7 +176,11 @@ func (m *member) check(t *testing.T, all []place, highest map[spot]int64) {
 // Whatever members want, hold and give up, some of them at the same time, and whatever other keys are in the queues, each
 // holds as soon as nobody before it excludes it, and not before.
 func TestKinds_random(t *testing.T) {
-	all := []kind{treeOf("a", spot{"a", false}), treeOf("a/c/e", spot{"a", true}, spot{"a/~c", true}, spot{"a/~c/~e", false})}
+	all := []kind{
+		treeOf("a", spot{"a", false}),
+		treeOf("a/c/e", spot{"a", true}, spot{"a/~c", true}, spot{"a/~c/~e", false}),
+		treeOf("a/cc", spot{"a", true}, spot{"a/~cc", false}), // neither above nor below a/c
+	}
 	all = slices.AppendSeq(all, maps.Values(kindsOf("a", 2)))
 	all = slices.AppendSeq(all, maps.Values(kindsOf("c", 3)))
 	for range 15 {

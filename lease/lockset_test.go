@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -121,6 +125,52 @@ func TestSession_LockAll_serverTakesFewerOperations(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
 		_, err := e.s.LockAll(t.Context(), "a", "b")
 		require.ErrorContains(t, err, `lease: lock ["a" "b"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
+	})
+}
+
+// Sets of random names in random orders are all served, one at a time and in the order of their revisions for each name.
+func TestSession_LockAll_neverDeadlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const sessions, turns = 20, 50 // a thousand sets
+		var held [8]sync.Mutex
+		var marks fence.Guard
+		turn := func(s *lease.Session) error {
+			set := rand.Perm(len(held))[:2+rand.IntN(4)]
+			var names []string
+			for _, i := range set {
+				names = append(names, strconv.Itoa(i))
+			}
+			return s.DoAll(t.Context(), names, func(_ context.Context, token fence.Token) error {
+				for n, i := range set {
+					if !held[i].TryLock() {
+						return fmt.Errorf("%d is held", i)
+					}
+					defer held[i].Unlock()
+					if err := marks.Claim(names[n], token); err != nil {
+						return err
+					}
+				}
+				time.Sleep(rand.N(20 * time.Millisecond))
+				return nil
+			})
+		}
+		srv := newServer(t)
+		done := make(chan error, sessions)
+		for range sessions {
+			s := open(t, srv, lease.Options{}).s
+			go func() {
+				var err error
+				for n := 0; n < turns && err == nil; n++ {
+					err = turn(s)
+				}
+				done <- err
+			}()
+		}
+		for range sessions {
+			require.NoError(t, receive(t, done))
+		}
+		time.Sleep(time.Minute)
+		require.Empty(t, srv.Keys(""))
 	})
 }
 
