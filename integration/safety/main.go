@@ -10,8 +10,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// errFailed reports a violation. Exit code 1. Other errors have exit code 2.
-var errFailed = errors.New("failed")
+// errFailed reports violations. Exit code 1. Other errors have exit code 2.
+var errFailed = errors.New("the history has violations")
 
 func main() {
 	err := dispatch(os.Args[1:], os.Stdout)
@@ -52,13 +52,8 @@ func onHistory(path string, out io.Writer, do func([]history.Event, io.Writer) e
 func checkHistory(events []history.Event, out io.Writer) error {
 	report := check.Check(events)
 	err := report.Print(out)
-	switch {
-	case err != nil:
-		return err
-	case len(report.Violations) > 0:
-		return fmt.Errorf("%w: the history violates an invariant", errFailed)
-	case len(report.Malformed) > 0:
-		return errors.New(report.Malformed[0])
+	if err == nil && len(report.Violations) > 0 {
+		err = errFailed
 	}
-	return nil
+	return err
 }

@@ -37,28 +37,40 @@ func TestCheck_violation(t *testing.T) {
 	require.Contains(t, out.String(), `"kind":"apply"`, "the events that show it")
 }
 
-func TestCheck_badFile(t *testing.T) {
+func TestCheck_noHistory(t *testing.T) {
 	for name, path := range map[string]string{
-		"missing":             filepath.Join(t.TempDir(), "none"),
-		"empty":               write(t, ""),
-		"no JSON":             write(t, "history\n"),
-		"unknown field":       write(t, "{\"kind\":\"note\",\"when\":1}\n"),
-		"unknown kind":        write(t, "{\"kind\":\"nothing\"}\n"),
-		"grant without enter": write(t, "{\"kind\":\"grant\",\"op\":1,\"token\":\"2\"}\n"),
-		"two enters":          write(t, "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"enter\",\"op\":1}\n"),
-		"two ends":            write(t, "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n"),
-		"sent twice":          write(t, "{\"kind\":\"send\",\"request\":1}\n{\"kind\":\"send\",\"request\":1}\n"),
-		"heal without fault":  write(t, "{\"kind\":\"heal\",\"fault\":1}\n"),
-		"never healed":        write(t, "{\"kind\":\"fault\",\"fault\":1}\n{\"kind\":\"note\",\"name\":\"end\"}\n"),
-		"TTL":                 write(t, "{\"kind\":\"note\",\"name\":\"ttl\",\"value\":\"2\"}\n"),
-		"watch began late":    write(t, "{\"kind\":\"delete\",\"key\":\"a/1\",\"revision\":4}\n"),
-		"watch missed":        write(t, "{\"kind\":\"put\",\"key\":\"a/1\",\"revision\":4,\"created\":3}\n"),
-		"no order":            write(t, "{\"kind\":\"send\",\"name\":\"a\",\"token\":\"1\"}\n{\"at\":2,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n{\"at\":1,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n"),
+		"missing":       filepath.Join(t.TempDir(), "none"),
+		"empty":         write(t, ""),
+		"no JSON":       write(t, "history\n"),
+		"unknown field": write(t, "{\"kind\":\"note\",\"when\":1}\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := dispatch([]string{"check", path}, &bytes.Buffer{})
 			require.ErrorContains(t, err, path)
 			require.NotErrorIs(t, err, errFailed)
+		})
+	}
+}
+
+// What no run can have written is a violation too.
+func TestCheck_impossibleHistory(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown kind":        "{\"kind\":\"nothing\"}\n",
+		"grant without enter": "{\"kind\":\"grant\",\"op\":1,\"token\":\"2\"}\n",
+		"two enters":          "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"enter\",\"op\":1}\n",
+		"two ends":            "{\"kind\":\"enter\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n{\"kind\":\"giveup\",\"op\":1}\n",
+		"sent twice":          "{\"kind\":\"send\",\"request\":1}\n{\"kind\":\"send\",\"request\":1}\n",
+		"heal without fault":  "{\"kind\":\"heal\",\"fault\":1}\n",
+		"never healed":        "{\"kind\":\"fault\",\"fault\":1}\n{\"kind\":\"note\",\"name\":\"end\"}\n",
+		"TTL":                 "{\"kind\":\"note\",\"name\":\"ttl\",\"value\":\"2\"}\n",
+		"watch began late":    "{\"kind\":\"delete\",\"key\":\"a/1\",\"revision\":4}\n",
+		"watch missed":        "{\"kind\":\"put\",\"key\":\"a/1\",\"revision\":4,\"created\":3}\n",
+		"no order":            "{\"kind\":\"send\",\"name\":\"a\",\"token\":\"1\"}\n{\"at\":2,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n{\"at\":1,\"kind\":\"apply\",\"name\":\"a\",\"outcome\":\"ok\",\"token\":\"1\"}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			require.ErrorIs(t, dispatch([]string{"check", write(t, text)}, &out), errFailed)
+			require.Contains(t, out.String(), "\nhistory ")
 		})
 	}
 }

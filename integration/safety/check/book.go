@@ -2,7 +2,6 @@ package check
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +33,7 @@ type book struct {
 	era       time.Duration            // from when on everything is of the next era
 	ttls      map[string]time.Duration // the longest of each client, if it is not that of all
 	stalls    spans                    // in which the process of most clients did not run
+	ends      map[int64]time.Duration  // the deadlines of leases
 	watch     watch
 }
 
@@ -41,6 +41,7 @@ type acquisition struct {
 	enter, grant, giveUp, lastLive, lastAsked, explained, lost, release, released *history.Event
 
 	died    time.Duration  // when its process was killed, if it has no other end; 0: it was not
+	key     *key           // nil: nothing was granted, or the watch has not seen the key
 	excused time.Duration  // from when an operator's fault excuses an overlap; forever: never
 	gone    *history.Event // the operator's deletion or overwrite of its key
 
@@ -194,7 +195,8 @@ func (c *checker) newBook(events []history.Event) *book {
 	}
 	b.sort()
 	b.bury()
-	c.countBook(b, len(events))
+	c.countBook(b)
+	c.n["events"] = len(events)
 	return b
 }
 
@@ -315,30 +317,26 @@ func reasonIn(text string) lease.Reason {
 	return 0
 }
 
-func (c *checker) countBook(b *book, events int) {
-	n := map[string]int{}
+func (c *checker) countBook(b *book) {
 	for _, a := range b.ops {
 		if a != a.parts[0] {
 			continue
 		}
 		if a.grant != nil {
-			n[Granted+": "+string(cmp.Or(a.enter.Verb, "lock"))]++
+			c.n[Granted]++
+			c.n[GrantedAs+string(cmp.Or(a.enter.Verb, "lock"))]++
 		}
 		if a.giveUp != nil {
-			n[NotGranted+": "+string(a.giveUp.Outcome)]++
+			c.n["not granted: "+string(a.giveUp.Outcome)]++
 		}
 		if a.died > 0 {
-			n["ended by a kill"]++
+			c.n["ended by a kill"]++
 		}
 		if a.lost != nil && (a.release == nil || a.lost.At < a.release.At) {
-			n["lost: "+reasonIn(a.lost.Error).String()]++
+			c.n["lost: "+reasonIn(a.lost.Error).String()]++
 		}
 	}
 	for _, f := range b.faults {
-		n["fault: "+f.begin.Name]++
-	}
-	c.count("events", events)
-	for _, what := range slices.Sorted(maps.Keys(n)) {
-		c.count(what, n[what])
+		c.n["begun: "+f.begin.Name]++
 	}
 }

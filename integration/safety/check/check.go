@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -12,34 +13,27 @@ import (
 
 // Violation is one breach of an invariant.
 type Violation struct {
-	Invariant string // "I1" to "I9"
+	Invariant string // "I1" to "I9", or "history": no run can have written this
 	Checker   string // that found it
 	Name      string // of the lock, election or resource
 	Text      string
 	Events    []history.Event // the evidence
 }
 
-// Count is a number of things that a checker looked at. A count of 0 shows that a checker had nothing to check.
-type Count struct {
-	What string
-	N    int
-}
-
 // Report is the result of all checkers.
 type Report struct {
 	Violations []Violation
-	More       int      // violations beyond the first 20 of each checker and invariant
-	Malformed  []string // why no run can have written this history; at most 20 reasons
-	Counts     []Count
+	More       int            // violations beyond the first 20 of each checker and invariant
+	Counts     map[string]int // what the checkers looked at; a 0 shows that a checker had nothing to check
 }
 
-// Lines of Counts, or what they begin with.
+// Names of Counts.
 const (
-	Granted           = "granted"     // and the Verb, or "lock" for none
-	NotGranted        = "not granted" // and the Outcome
+	Granted           = "granted"
+	GrantedAs         = "granted: " // and the Verb, or "lock" for none
 	Accepted          = "accepted updates"
 	Refused           = "stale updates refused"
-	RefusedForReaders = Refused + " by a reader's token"
+	RefusedForReaders = "stale updates refused by a reader's token" // they count as Refused too
 	RefusedReaders    = "stale requests of readers refused"
 	refusedOthers     = "stale claims and reads of writers refused"
 	Unknown           = "requests of unknown outcome"
@@ -57,27 +51,27 @@ const (
 	ToldAtEnd      = OfRestore + "live handles whose loss reports it"
 )
 
-// Count returns the sum of the lines of Counts that begin with that text.
-func (r *Report) Count(what string) (n int) {
-	for _, c := range r.Counts {
-		if strings.HasPrefix(c.What, what) {
-			n += c.N
-		}
-	}
-	return n
+// counted are the counts that every report has. Others have a part that depends on the history.
+var counted = []string{
+	"events", Granted, "requests", Unknown, Unknown + " that were applied",
+	Accepted, Refused, RefusedForReaders, RefusedReaders, refusedOthers, "accepted claims", "accepted claims and reads of readers", "reads",
+	"updates of unfenced controls", "updates of unfenced controls that undid another", ControlStale, PeerOverlaps,
+	"changes seen by the watch", "keys created", "keys left at the end", "keys taken by operators", "handles that lost their key to an operator",
+	"tokens compared with the watch", "tokens beyond the end of the watch", "deletions compared with handles",
+	"live intervals compared", Deadlines, "functions compared with the deletion of their keys",
+	"acquisitions that waited", "waiters compared with others of their session", "waiters that look overtaken",
+	"changes seen by observers", "changes of leaders compared with observers",
+	RefusedAfter, ControlAfter, ToldOfRestore, Explained, LiveAtRestore, EndedByRestore, ToldAtEnd,
 }
 
 // Print writes the report as text: the counts, and then the violations with their events. The caller sees an error of
 // the last write only.
 func (r *Report) Print(w io.Writer) (err error) {
 	line := func(format string, args ...any) { _, err = fmt.Fprintf(w, format+"\n", args...) }
-	for _, c := range r.Counts {
-		line("%9d %s", c.N, c.What)
+	for _, what := range slices.Sorted(maps.Keys(r.Counts)) {
+		line("%9d %s", r.Counts[what], what)
 	}
 	line("violations: %d", len(r.Violations)+r.More)
-	for _, text := range r.Malformed {
-		line("malformed history: %s", text)
-	}
 	for _, v := range r.Violations {
 		line("%s %s: %s (by %s)", v.Invariant, v.Name, v.Text, v.Checker)
 		for _, e := range v.Events {
@@ -91,7 +85,11 @@ func (r *Report) Print(w io.Writer) (err error) {
 // Check runs all checkers on a history. The events are in the order of the file and are not changed. A restore takes
 // revisions back, so in a history with a restore only the checkers that look at no revision run.
 func Check(events []history.Event) Report {
-	c := &checker{kept: map[string]int{}}
+	c := &checker{now: "book", kept: map[string]int{}, n: map[string]int{}}
+	for _, what := range counted {
+		c.n[what] = 0
+	}
+	c.report.Counts = c.n
 	c.book = c.newBook(events)
 	for _, one := range []struct {
 		name string
@@ -102,13 +100,19 @@ func Check(events []history.Event) Report {
 		{"restore", c.restores},
 		{"watch", c.readWatch},
 		{"operator", c.excuse},
-		{"watch", c.watchedTokens},
-		{"watch", c.deletions},
+		{"watch", c.each(c.watched)},
+		{"watch", c.each(c.deleted)},
+		{"watch", c.each(c.deletedWaiting)},
 		{"watch", c.leftovers},
+		{"intervals", c.each(c.slot)},
+		{"intervals", c.each(c.afterlife)},
 		{"intervals", c.intervals},
-		{"release", c.returns},
-		{"deadline", c.deadlines},
-		{"operator", c.prompt},
+		{"intervals", c.countPeers},
+		{"release", c.each(c.loud)},
+		{"release", c.each(c.returned)},
+		{"deadline", c.leaseEnds},
+		{"deadline", c.each(c.deadline)},
+		{"operator", c.each(c.prompt)},
 		{"progress", c.progress},
 		{"order", c.order},
 		{"observers", c.observers},
@@ -125,9 +129,19 @@ func Check(events []history.Event) Report {
 type checker struct {
 	ttl    time.Duration // the longest that was granted; 0: not known, so waiting times and deadlines are not judged
 	report Report
+	n      map[string]int // the Counts of the report
 	now    string         // the checker that looks
 	kept   map[string]int // violations, by checker and invariant
 	*book
+}
+
+// each makes a checker of a rule for single acquisitions.
+func (c *checker) each(rule func(*acquisition)) func() {
+	return func() {
+		for _, a := range c.ops {
+			rule(a)
+		}
+	}
 }
 
 const most = 20
@@ -142,15 +156,7 @@ func (c *checker) bad(invariant, name string, events []history.Event, format str
 	c.report.Violations = append(c.report.Violations, Violation{invariant, c.now, name, fmt.Sprintf(format, args...), events})
 }
 
-func (c *checker) malformed(format string, args ...any) {
-	if len(c.report.Malformed) < most {
-		c.report.Malformed = append(c.report.Malformed, fmt.Sprintf(format, args...))
-	}
-}
-
-func (c *checker) count(what string, n int) {
-	c.report.Counts = append(c.report.Counts, Count{what, n})
-}
+func (c *checker) malformed(format string, args ...any) { c.bad("history", "", nil, format, args...) }
 
 // show collects the events of a violation. Nil ones are left out.
 func show(events ...*history.Event) []history.Event {

@@ -13,38 +13,32 @@ import (
 // punctual bounds how late the timer may end a context after the deadline, in a process that runs.
 const punctual = 500 * time.Millisecond
 
-// deadlines checks that no handle outlives the deadline of its lease. A handle that is asked reads the clock, so it is
-// never live after the deadline, even if the timer is late. Where only the context is read, the timer may be late, by
-// punctual or by a stall: only processes that record their stalls read contexts alone.
-func (c *checker) deadlines() {
-	ends := c.leaseEnds()
-	looked := 0
-	for _, a := range c.ops {
-		k := c.keyOf(a)
-		if k == nil || ends[k.put.Lease] == 0 || a.enter.Verb == history.Mutex { // etcd's own mutex has no deadline in the client
-			continue
-		}
-		looked++
-		end, live := ends[k.put.Lease], a.lastAsked
-		if live == nil || live.At <= end {
-			if live = a.lastLive; live == nil || live.At <= end+punctual || c.stalls.touch(end, live.At) {
-				continue
-			}
-		}
-		c.bad("I3", a.name(), show(a.grant, live, a.lost), "the handle of token %d was live %v after its deadline, %v", a.token(), live.At-end, end)
+// deadline checks that a handle does not outlive the deadline of its lease. A handle that is asked reads the clock, so
+// it is never live after the deadline, even if the timer is late. Where only the context is read, the timer may be late,
+// by punctual or by a stall: only processes that record their stalls read contexts alone.
+func (c *checker) deadline(a *acquisition) {
+	if a.key == nil || c.ends[a.key.put.Lease] == 0 || a.enter.Verb == history.Mutex { // etcd's own mutex has no deadline in the client
+		return
 	}
-	c.count(Deadlines, looked)
+	c.n[Deadlines]++
+	end, live := c.ends[a.key.put.Lease], a.lastAsked
+	if live == nil || live.At <= end {
+		if live = a.lastLive; live == nil || live.At <= end+punctual || c.stalls.touch(end, live.At) {
+			return
+		}
+	}
+	c.bad("I3", a.name(), show(a.grant, live, a.lost), "the handle of token %d was live %v after its deadline, %v", a.token(), live.At-end, end)
 }
 
-// leaseEnds returns the deadlines of leases. A deadline counts from the send time of the last renewal that was answered
+// leaseEnds finds the deadlines of leases. A deadline counts from the send time of the last renewal that was answered
 // in time: an answer after the deadline revives nothing. No deadline is known without the TTL, or before a renewal that
 // was sent in this history: of the renewals that were sent earlier, the last one may have been answered earlier too.
-func (c *checker) leaseEnds() map[int64]time.Duration {
+func (c *checker) leaseEnds() {
 	if c.ttl == 0 {
-		return nil
+		return
 	}
 	valid := c.ttl - min(c.ttl/10, time.Second) // the TTL without the margin
-	ends := map[int64]time.Duration{}
+	c.ends = map[int64]time.Duration{}
 	slices.SortStableFunc(c.renewed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
 	for _, e := range c.renewed {
 		asked, err := time.ParseDuration(e.Value)
@@ -52,12 +46,11 @@ func (c *checker) leaseEnds() map[int64]time.Duration {
 			c.malformed("renewal of lease %x has the value %q, want a duration", e.Lease, e.Value)
 			continue
 		}
-		end, known := ends[e.Lease]
+		end, known := c.ends[e.Lease]
 		if sent := e.At - asked; known && e.At <= end || !known && sent >= c.first {
-			ends[e.Lease] = max(end, sent+valid)
+			c.ends[e.Lease] = max(end, sent+valid)
 		}
 	}
-	return ends
 }
 
 // loud checks that the handle of a lost lock names the reason, and that its release reports the loss. The caller of Do or
@@ -75,22 +68,17 @@ func (c *checker) loud(a *acquisition) {
 	}
 }
 
-// returns checks that Do and Run release after their function has returned: until then only an operator or the end of
+// returned checks that Do and Run release after their function has returned: until then only an operator or the end of
 // the lease deletes the key. A holder that lost the lock learns it from the context or from the error.
-func (c *checker) returns() {
-	looked := 0
-	for _, a := range c.ops {
-		c.loud(a)
-		k := c.keyOf(a)
-		if k == nil || k.del == nil || a.release == nil || a.release.Verb != history.Returned {
-			continue
-		}
-		looked++
-		lost := a.released == nil || a.released.Outcome == history.Failed || a.lost != nil && reasonIn(a.lost.Error) != 0
-		if k.del.At < a.release.At && k.by == nil && !lost {
-			c.bad("I3", a.name(), show(k.put, a.grant, a.lost, k.del, a.release, a.released),
-				"key %q was deleted %v before the function under the lock returned", k.put.Key, a.release.At-k.del.At)
-		}
+func (c *checker) returned(a *acquisition) {
+	k := a.key
+	if k == nil || k.del == nil || a.release == nil || a.release.Verb != history.Returned {
+		return
 	}
-	c.count("functions compared with the deletion of their keys", looked)
+	c.n["functions compared with the deletion of their keys"]++
+	lost := a.released == nil || a.released.Outcome == history.Failed || a.lost != nil && reasonIn(a.lost.Error) != 0
+	if k.del.At < a.release.At && k.by == nil && !lost {
+		c.bad("I3", a.name(), show(k.put, a.grant, a.lost, k.del, a.release, a.released),
+			"key %q was deleted %v before the function under the lock returned", k.put.Key, a.release.At-k.del.At)
+	}
 }

@@ -25,16 +25,14 @@ func (b *book) exclusion(name string) string {
 func (c *checker) intervals() {
 	names, permits := map[string][]*acquisition{}, map[string][]*acquisition{}
 	for _, a := range c.ops {
-		if a.grant != nil {
-			names[a.name()] = append(names[a.name()], a)
+		if a.grant == nil {
+			continue
 		}
-		if a.grant != nil && a.enter.Verb == history.Permit {
+		names[a.name()] = append(names[a.name()], a)
+		if a.enter.Verb == history.Permit {
 			permits[a.enter.Name] = append(permits[a.enter.Name], a)
-			c.slot(a)
 		}
-		c.afterlife(a)
 	}
-	looked := 0
 	for name, all := range names {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
 		var writer, anybody, first *acquisition // the first that was granted, of those with higher tokens; first: even if it was excused
@@ -54,7 +52,7 @@ func (c *checker) intervals() {
 				rival = writer
 			}
 			if c.overlap(name, a, rival) {
-				looked++
+				c.n["live intervals compared"]++
 			}
 			if a.excused <= a.grant.At {
 				continue // an operator may have taken its key before
@@ -70,8 +68,6 @@ func (c *checker) intervals() {
 			}
 		}
 	}
-	c.count("live intervals compared", looked)
-	c.countPeers()
 }
 
 // countPeers counts the holders of etcd's own mutex that took themselves for holders when the next one was granted it.
@@ -82,17 +78,15 @@ func (c *checker) countPeers() {
 			holders[a.enter.Name] = append(holders[a.enter.Name], a)
 		}
 	}
-	overlaps := 0
 	for _, all := range holders {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
 		for n := 1; n < len(all); n++ {
 			live, left := all[n-1].lastLive, all[n-1].release
 			if next := all[n].grant.At; live != nil && live.At > next && (left == nil || left.At > next) {
-				overlaps++
+				c.n[PeerOverlaps]++
 			}
 		}
 	}
-	c.count(PeerOverlaps, overlaps)
 }
 
 // overlap compares a handle with one that excludes it, which may be nil. One with a lower token does not matter: etcd's
@@ -122,6 +116,9 @@ func earlier(x, y *acquisition) *acquisition {
 
 // slot checks that a permit is one of those that there are. Each has a slot, whose name has one holder at a time.
 func (c *checker) slot(a *acquisition) {
+	if a.grant == nil || a.enter.Verb != history.Permit {
+		return
+	}
 	of, err := strconv.Atoi(a.enter.Value)
 	slot, bad := strconv.Atoi(a.grant.Name[strings.LastIndexByte(a.grant.Name, '/')+1:])
 	switch {

@@ -48,9 +48,8 @@ func (a *acquisition) alone() bool {
 }
 
 // operated reports whether an operator took a key of a or another key of its set, which ends the whole set.
-func (c *checker) operated(a *acquisition) bool {
+func (a *acquisition) operated() bool {
 	return slices.ContainsFunc(a.parts, func(a *acquisition) bool {
-		k := c.keyOf(a)
-		return k != nil && k.by != nil
+		return a.key != nil && a.key.by != nil
 	})
 }

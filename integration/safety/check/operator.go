@@ -29,11 +29,6 @@ func (c *checker) excuse() {
 			last[k.lease] = max(last[k.lease], k.del.Revision)
 		}
 	}
-	for _, a := range c.ops {
-		if k := c.keyOf(a); k != nil {
-			k.asked = a.enter.At
-		}
-	}
 	for _, k := range c.watch.all {
 		if k.ended() == nil {
 			continue
@@ -44,9 +39,12 @@ func (c *checker) excuse() {
 		if k.by == nil {
 			k.by = takenBy(faults[k.put.Key], k)
 		}
+		if k.by != nil {
+			c.n["keys taken by operators"]++
+		}
 	}
 	for _, a := range c.ops {
-		if k := c.keyOf(a); k != nil && k.by != nil {
+		if k := a.key; k != nil && k.by != nil {
 			a.excused, a.gone = k.by.begin.At, k.ended()
 			k.by.hit = k.by.end != nil && k.by.end.Revision != 0
 		}
@@ -71,43 +69,30 @@ func takenBy(faults []*disturbance, k *key) *disturbance {
 	return nil
 }
 
-// deletions checks I6: only operators delete keys or take them off their lease while their handles are live or wait.
-func (c *checker) deletions() {
-	looked, operated := 0, 0
-	for _, k := range c.watch.all {
-		if k.by != nil {
-			operated++
-		}
+// deleted checks I6: only operators delete a key or take it off its lease while its handle is live.
+func (c *checker) deleted(a *acquisition) {
+	k := a.key
+	if k == nil || k.ended() == nil {
+		return
 	}
-	for _, a := range c.ops {
-		if a == a.parts[0] {
-			c.deletedWaiting(a)
-		}
-		k := c.keyOf(a)
-		if k == nil || k.ended() == nil {
-			continue
-		}
-		looked++
-		bad := func(what string, later *history.Event) {
-			c.bad("I6", a.name(), show(k.put, a.grant, k.ended(), later), "key %q was %s, but not by an operator", k.put.Key, what)
-		}
-		switch {
-		case k.by != nil:
-		case k.off != nil:
-			bad("taken off its lease", nil)
-		case a.lastLive != nil && a.lastLive.At > k.del.At:
-			bad("deleted while its handle was live", a.lastLive)
-		case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()) && !c.operated(a):
-			bad("deleted under its handle", a.lost)
-		}
+	c.n["deletions compared with handles"]++
+	bad := func(what string, later *history.Event) {
+		c.bad("I6", a.name(), show(k.put, a.grant, k.ended(), later), "key %q was %s, but not by an operator", k.put.Key, what)
 	}
-	c.count("deletions compared with handles", looked)
-	c.count("keys taken by operators", operated)
+	switch {
+	case k.by != nil:
+	case k.off != nil:
+		bad("taken off its lease", nil)
+	case a.lastLive != nil && a.lastLive.At > k.del.At:
+		bad("deleted while its handle was live", a.lastLive)
+	case a.lost != nil && strings.Contains(a.lost.Error, lease.ReasonKeyDeleted.String()) && !a.operated():
+		bad("deleted under its handle", a.lost)
+	}
 }
 
-// deletedWaiting checks that an acquisition did not fail because its key was taken, unless an operator took it.
+// deletedWaiting checks I6: an acquisition does not fail because its key was taken, unless an operator took it.
 func (c *checker) deletedWaiting(a *acquisition) {
-	if a.grant != nil || a.giveUp == nil {
+	if a != a.parts[0] || a.grant != nil || a.giveUp == nil {
 		return
 	}
 	if r := reasonIn(a.giveUp.Error); r != lease.ReasonKeyDeleted && r != lease.ReasonKeyOverwritten {
@@ -135,23 +120,19 @@ func hit(target string, a *acquisition) bool {
 }
 
 // prompt checks I3: a handle ends soon after an operator has taken its key.
-func (c *checker) prompt() {
-	looked := 0
-	for _, a := range c.ops {
-		if a.gone == nil {
-			continue
-		}
-		looked++
-		if a.lastLive == nil {
-			continue
-		}
-		if limit := c.limit(max(a.gone.At, a.grant.At+unwatched)+promptly, a.enter.Client()); a.lastLive.At > limit {
-			c.bad("I3", a.name(), show(a.grant, a.gone, a.lastLive),
-				"an operator has taken key %q, and its handle was live %v after that, want at most %v",
-				a.gone.Key, a.lastLive.At-a.gone.At, limit-a.gone.At)
-		}
+func (c *checker) prompt(a *acquisition) {
+	if a.gone == nil {
+		return
 	}
-	c.count("handles that lost their key to an operator", looked)
+	c.n["handles that lost their key to an operator"]++
+	if a.lastLive == nil {
+		return
+	}
+	if limit := c.limit(max(a.gone.At, a.grant.At+unwatched)+promptly, a.enter.Client()); a.lastLive.At > limit {
+		c.bad("I3", a.name(), show(a.grant, a.gone, a.lastLive),
+			"an operator has taken key %q, and its handle was live %v after that, want at most %v",
+			a.gone.Key, a.lastLive.At-a.gone.At, limit-a.gone.At)
+	}
 }
 
 // limit returns t or, if faults that are not aimed at another client are on then or were on shortly before, one second

@@ -28,19 +28,18 @@ func (c *checker) order() {
 	}
 	sessions := map[session][]*acquisition{}
 	for _, a := range c.ops {
-		if k := c.keyOf(a); k != nil && !a.shared() && !a.alone() && !c.elections[a.name()] {
-			on := session{a.name(), k.put.Lease}
+		if a.key != nil && !a.shared() && !a.alone() && !c.elections[a.name()] {
+			on := session{a.name(), a.key.put.Lease}
 			sessions[on] = append(sessions[on], a)
 		}
 	}
-	compared := 0
 	var overtaken []*acquisition // by more than within
 	for on, all := range sessions {
 		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
 		var latest []*acquisition // of the acquisitions granted so far, those that entered last; the last one first
 		for _, a := range all {
 			if a.waits() && a.grant.At-a.enter.At > entering {
-				compared++
+				c.n["waiters compared with others of their session"]++
 			}
 			if a.waits() && len(latest) > 0 && latest[0].enter.At > a.enter.At+within && !c.stalls.touch(a.enter.At, latest[0].enter.At) {
 				overtaken = append(overtaken, a)
@@ -67,8 +66,7 @@ func (c *checker) order() {
 		c.bad("I7", overtaken[0].name(), events,
 			"%d waiters were served after others of their session that entered more than %v later, want at most %d", len(overtaken), within, unclear)
 	}
-	c.count("waiters compared with others of their session", compared)
-	c.count("  that look overtaken", len(overtaken))
+	c.n["waiters that look overtaken"] = len(overtaken)
 }
 
 // waits reports whether a waits for the name. A try does not.

@@ -39,7 +39,7 @@ func (c *checker) progress() {
 		busy[name], writers[name] = union(busy[name], faults), union(writers[name], faults)
 	}
 	calm := union(faults)
-	waiting, limit := 0, 2*c.ttl+3*time.Second
+	limit := 2*c.ttl + 3*time.Second
 	for _, a := range c.ops {
 		if c.whole && a.ended() == forever {
 			c.bad("I7", a.name(), show(a.enter, a.grant, a.release), "it was neither served and released nor given up before the end")
@@ -47,7 +47,7 @@ func (c *checker) progress() {
 		if !a.waits() {
 			continue
 		}
-		waiting++
+		c.n["acquisitions that waited"]++
 		if gap := calm.spare(c.healed, min(a.served(), c.last)); c.ttl > 0 && gap > limit && a.enter.At < c.healed {
 			c.bad("I7", a.name(), show(a.enter, a.grant, a.giveUp),
 				"it waited for %v after all faults had healed: want at most %v", gap, limit)
@@ -64,7 +64,6 @@ func (c *checker) progress() {
 				"it waited for %v while nobody held the name and no fault was on: want at most %v", gap, limit)
 		}
 	}
-	c.count("acquisitions that waited", waiting)
 }
 
 func (a *acquisition) served() time.Duration {

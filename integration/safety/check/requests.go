@@ -10,7 +10,6 @@ import (
 // and was done between the request and the answer. So the resource's record is an order that explains what the callers
 // saw, and no search for another order is needed.
 func (c *checker) requestOutcomes() {
-	var unknown, unknownDone int
 	for _, q := range c.requests {
 		var done []*history.Event
 		for _, e := range q.applied {
@@ -42,9 +41,9 @@ func (c *checker) requestOutcomes() {
 		}):
 			bad("I4", "%s was not applied between its request and its answer", q.send.Verb)
 		case outcome == history.Unknown:
-			unknown++
+			c.n[Unknown]++
 			if len(done) > 0 {
-				unknownDone++
+				c.n[Unknown+" that were applied"]++
 			}
 		case outcome == history.OK && len(done) == 0:
 			bad("I4", "%s was acknowledged but not applied", q.send.Verb)
@@ -56,9 +55,7 @@ func (c *checker) requestOutcomes() {
 			bad("I4", "%s was answered %q, but the resource has not refused it", q.send.Verb, outcome)
 		}
 	}
-	c.count("requests", len(c.requests))
-	c.count(Unknown, unknown)
-	c.count("  applied", unknownDone)
+	c.n["requests"] = len(c.requests)
 }
 
 // asksFor reports whether what the resource has recorded is the request that was sent.

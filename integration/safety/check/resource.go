@@ -12,10 +12,9 @@ import (
 // it have left. A read under a writer's token is not compared with the marks: a store may answer it without looking at
 // the token.
 func (c *checker) resource() {
-	n := map[string]int{}
 	for _, r := range c.resources {
 		if r.control {
-			c.countStale(r, n)
+			c.countStale(r)
 			continue
 		}
 		tokens := map[fence.Token]bool{} // of all requests, since a mark may be seen before its request is recorded
@@ -34,7 +33,7 @@ func (c *checker) resource() {
 			case e.Outcome == history.Refused:
 				what = c.refused(r.name, e, writer, reader)
 				if e.At > c.restored {
-					n[RefusedAfter]++
+					c.n[RefusedAfter]++
 				}
 				if c.whole && e.Highest != 0 && !tokens[e.Highest] {
 					c.bad("I1", r.name, show(writer, e), "token %d was refused for the mark %d, which is nobody's token", e.Token, e.Highest)
@@ -57,7 +56,7 @@ func (c *checker) resource() {
 			default:
 				writer = e
 			}
-			n[what]++
+			c.n[what]++
 			if e.Outcome == history.OK {
 				if e.At < now {
 					c.malformed("the record of %q is not in the order of time", r.name)
@@ -69,12 +68,6 @@ func (c *checker) resource() {
 				c.bad("I4", r.name, show(last, e), "%s", wrong)
 			}
 		}
-	}
-	for _, what := range []string{
-		"accepted claims", Accepted, "reads", "accepted claims and reads of readers",
-		refusedOthers, Refused, RefusedForReaders, RefusedReaders, "updates of unfenced controls", ControlStale, "  that undid another", RefusedAfter, ControlAfter,
-	} {
-		c.count(what, n[what])
 	}
 }
 
@@ -92,26 +85,26 @@ func (c *checker) refused(name string, e, writer, reader *history.Event) string 
 	case !updates(e.Verb):
 		return refusedOthers
 	case above(e, reader) && !above(e, writer):
-		return RefusedForReaders
+		c.n[RefusedForReaders]++
 	}
 	return Refused
 }
 
 // countStale counts the stale and the lost updates of a resource that does not look at tokens.
-func (c *checker) countStale(r *resource, n map[string]int) {
+func (c *checker) countStale(r *resource) {
 	highest, v := &history.Event{}, value{}
 	for _, e := range r.applied {
-		n["updates of unfenced controls"]++
+		c.n["updates of unfenced controls"]++
 		if above(e, highest) {
-			n[ControlStale]++
+			c.n[ControlStale]++
 			if e.At > c.restored {
-				n[ControlAfter]++
+				c.n[ControlAfter]++
 			}
 		} else {
 			highest = e
 		}
 		if v.apply(e) != "" {
-			n["  that undid another"]++
+			c.n["updates of unfenced controls that undid another"]++
 		}
 	}
 }

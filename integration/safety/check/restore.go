@@ -21,7 +21,6 @@ func (c *checker) restores() {
 			back = f.until()
 		}
 	}
-	n := map[string]int{ToldOfRestore: 0, Explained: 0, LiveAtRestore: 0, EndedByRestore: 0, ToldAtEnd: 0}
 	for _, a := range c.ops {
 		for _, e := range []*history.Event{a.giveUp, a.explained, a.lost, a.released} {
 			if reports(e) && (e.At < from || a.enter.At > c.era) {
@@ -32,35 +31,31 @@ func (c *checker) restores() {
 			continue
 		}
 		if reports(a.giveUp) {
-			n[ToldOfRestore]++
+			c.n[ToldOfRestore]++
 		} else if a.giveUp != nil && reasonIn(a.giveUp.Error) == 0 {
 			c.bad("I9", a.name(), show(a.enter, a.giveUp), "an acquisition failed, and the error reports neither the restore nor a loss")
 		}
 		if reports(a.explained) {
-			n[Explained]++
+			c.n[Explained]++
 		} else if a.explained != nil && (a.released == nil || a.released.Outcome != history.Failed) {
 			c.bad("I9", a.name(), show(a.grant, a.explained), "the token of a lock that is held was refused, and Explain does not name the restore")
 		}
 		if a.grant == nil || a.grant.At > from || a.left() < from {
 			continue
 		}
-		n[LiveAtRestore]++
+		c.n[LiveAtRestore]++
 		if bound := c.ttls[a.enter.Client()] + 3*time.Second; a.left() > back+bound { // the deadline, or a renewal that finds the restore
 			c.bad("I9", a.name(), show(a.grant, a.lost, a.release), "a handle is live %v after the cluster was back", bound)
 		}
 		if a.lost != nil {
-			n[EndedByRestore]++
+			c.n[EndedByRestore]++
 		}
 		if reports(a.lost) {
-			n[ToldAtEnd]++
+			c.n[ToldAtEnd]++
 		}
 	}
-	if from == forever {
-		return
-	}
-	c.neverBack()
-	for _, what := range []string{ToldOfRestore, Explained, LiveAtRestore, EndedByRestore, ToldAtEnd} {
-		c.count(what, n[what])
+	if from < forever {
+		c.neverBack()
 	}
 }
 

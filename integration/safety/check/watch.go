@@ -39,14 +39,6 @@ type keyAt struct {
 // queueOf returns the queue of a key: everything up to the last slash.
 func queueOf(key string) string { return key[:strings.LastIndexByte(key, '/')+1] }
 
-// keyOf returns the key of a handle, nil if nothing was granted or the watch did not see it.
-func (c *checker) keyOf(a *acquisition) *key {
-	if a.grant == nil {
-		return nil
-	}
-	return c.watch.keys[keyAt{a.name() + "/", revision(a.token())}]
-}
-
 // line is the queue of one name. New keys go to its end, since create revisions grow.
 type line struct {
 	keys  []*key  // without the oldest, if they are over
@@ -104,7 +96,7 @@ func (k *key) over() bool { return k.del != nil || !k.contender }
 // revision returns the revision of etcd in a token, without the era.
 func revision(t fence.Token) int64 { return int64(t) & (1<<48 - 1) }
 
-// readWatch rebuilds every queue, revision by revision.
+// readWatch rebuilds every queue, revision by revision, and finds the keys of the handles.
 func (c *checker) readWatch() {
 	w := &c.watch
 	w.keys, w.lines = map[keyAt]*key{}, map[string]*line{}
@@ -124,7 +116,15 @@ func (c *checker) readWatch() {
 		}
 		w.highest = rev
 	}
-	c.count("changes seen by the watch", len(c.changes))
+	for _, a := range c.ops {
+		if a.grant == nil {
+			continue
+		}
+		if a.key = w.keys[keyAt{a.name() + "/", revision(a.token())}]; a.key != nil {
+			a.key.asked = a.enter.At
+		}
+	}
+	c.n["changes seen by the watch"], c.n["keys created"] = len(c.changes), len(w.all)
 }
 
 // change applies one event to its queue and returns the queue, or nil if the event contradicts earlier ones.
@@ -181,41 +181,30 @@ func (k *key) ended() *history.Event {
 	return k.del
 }
 
-// watchedTokens checks I2 against the watch.
-func (c *checker) watchedTokens() {
-	w := &c.watch
-	compared, unseen := 0, 0
-	for _, a := range c.ops {
-		if a.grant == nil || len(w.all) == 0 {
-			continue
-		}
-		rev := revision(a.token())
-		k := c.keyOf(a)
-		if k == nil && !c.whole && rev > w.highest {
-			unseen++
-			continue
-		}
-		compared++
-		bad := func(format string, args ...any) {
-			evidence := show(a.grant)
-			if k != nil {
-				evidence = show(k.put, k.del, a.grant)
-			}
-			c.bad("I2", a.name(), evidence, format, args...)
-		}
-		switch {
-		case k == nil:
-			bad("token %d is not the create revision of any key of %q", a.token(), a.name())
-		case a.grant.Key != "" && a.grant.Key != k.put.Key: // not every caller learns its key
-			bad("token %d belongs to key %q, but %q was granted", a.token(), k.put.Key, a.grant.Key)
-		case k.shared != a.shared():
-			bad("token %d belongs to key %q, which is of another kind than its holder", a.token(), k.put.Key)
-		case !k.first && k.by == nil: // if an operator takes a waiter's key, the waiter may get a handle that ends soon
-			bad("token %d was granted, but there was always a key ahead that it had to wait for", a.token())
-		}
+// watched checks I2 against the watch.
+func (c *checker) watched(a *acquisition) {
+	if a.grant == nil || len(c.watch.all) == 0 {
+		return
 	}
-	c.count("tokens compared with the watch", compared)
-	c.count("tokens beyond the end of the watch", unseen)
+	k := a.key
+	if k == nil && !c.whole && revision(a.token()) > c.watch.highest {
+		c.n["tokens beyond the end of the watch"]++
+		return
+	}
+	c.n["tokens compared with the watch"]++
+	if k == nil {
+		c.bad("I2", a.name(), show(a.grant), "token %d is not the create revision of any key of %q", a.token(), a.name())
+		return
+	}
+	bad := func(format string, args ...any) { c.bad("I2", a.name(), show(k.put, k.del, a.grant), format, args...) }
+	switch {
+	case a.grant.Key != "" && a.grant.Key != k.put.Key: // not every caller learns its key
+		bad("token %d belongs to key %q, but %q was granted", a.token(), k.put.Key, a.grant.Key)
+	case k.shared != a.shared():
+		bad("token %d belongs to key %q, which is of another kind than its holder", a.token(), k.put.Key)
+	case !k.first && k.by == nil: // if an operator takes a waiter's key, the waiter may get a handle that ends soon
+		bad("token %d was granted, but there was always a key ahead that it had to wait for", a.token())
+	}
 }
 
 // leftovers checks the end of I7: no key is left that is on a lease or in the queue of a name.
@@ -224,16 +213,13 @@ func (c *checker) leftovers() {
 	for _, a := range c.ops {
 		queues[a.name()+"/"] = true
 	}
-	left := 0
 	for _, k := range c.watch.all {
 		if k.del != nil || k.lease == 0 && !queues[queueOf(k.put.Key)] {
 			continue
 		}
-		left++
+		c.n["keys left at the end"]++
 		if c.whole {
 			c.bad("I7", "", show(k.put), "key %q is left at the end", k.put.Key)
 		}
 	}
-	c.count("keys created", len(c.watch.all))
-	c.count("keys left at the end", left)
 }

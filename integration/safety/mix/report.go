@@ -13,20 +13,15 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// The figures of a run, besides those of tallies.
+// The figures of a run, besides those of the checkers.
 const (
 	faultsMet     = "faults"
 	faultOf       = "fault: " // and its kind
-	readLocks     = check.Granted + ": " + string(history.RLock)
-	sets          = check.Granted + ": " + string(history.SetLock)
-	trees         = check.Granted + ": " + string(history.TreeLock)
-	permitsTaken  = check.Granted + ": " + string(history.Permit)
 	expiries      = "lease expiries"
 	leaderChanges = "leader changes"
 	staleAuth     = "requests whose auth token had expired"
 
 	rounds        = "rounds"
-	events        = "events"
 	revokedEarly  = "leases revoked by a member that no longer led"
 	slowestServed = "longest to serve all after a round, ms"
 	excused       = "complaints in peace that a slow commit excuses"
@@ -38,22 +33,17 @@ const (
 	restoredAfter = check.OfRestore + "tenures of the next era"
 )
 
-// tallies are the figures that the checkers count, each the sum of the lines of their report that begin with it.
-var tallies = []string{
-	check.Granted, check.NotGranted, readLocks, sets, trees, permitsTaken,
-	check.Accepted, check.Refused, check.RefusedForReaders, check.RefusedReaders, check.Deadlines, check.Unknown,
-	check.ControlStale, check.PeerOverlaps, check.LiveAtRestore, check.EndedByRestore, check.ToldAtEnd, check.ToldOfRestore,
-	check.Explained, check.RefusedAfter, check.ControlAfter,
-}
-
 // floors are the least figures, so that a run cannot pass by doing nothing. Each kind of fault must have met something.
 func floors() map[string]int {
 	all := map[string]int{
-		faultsMet: 250, check.Granted: 10000, readLocks: 100, sets: 50, trees: 50, permitsTaken: 50,
+		faultsMet: 250, check.Granted: 10000,
 		check.Accepted: 10000, check.Refused: 100, check.RefusedReaders: 5, check.RefusedForReaders: 5, check.Deadlines: 1000,
 		expiries: 50, leaderChanges: 10, staleAuth: 50, check.ControlStale: 1, check.PeerOverlaps: 1, calmRounds: 1,
 		restoredBack: 1, check.LiveAtRestore: 1, check.EndedByRestore: 1, check.ToldOfRestore: 1, check.Explained: 1,
 		check.ControlAfter: 1, restoredAfter: 1,
+	}
+	for verb, least := range map[history.Verb]int{history.RLock: 100, history.SetLock: 50, history.TreeLock: 50, history.Permit: 50} {
+		all[check.GrantedAs+string(verb)] = least
 	}
 	for _, kind := range allKinds() {
 		all[faultOf+kind] = 1
@@ -74,7 +64,7 @@ type Report struct {
 	Histories []string // the files that were kept
 
 	mu         sync.Mutex     // guards the fields below
-	Counts     map[string]int // by figure; the kinds of faults are figures too
+	Counts     map[string]int // by figure; those of the checkers are the sums over all rounds
 	Violations []Violation
 }
 
@@ -105,16 +95,13 @@ func (r *Report) strike(kind string, hit bool) {
 	}
 }
 
-// judge takes over what the checkers have found in the history of a round.
+// judge adds what the checkers have found in the history of a round.
 func (r *Report) judge(round int, verdict check.Report) {
 	for _, v := range verdict.Violations {
 		r.violate(round, v.Invariant, "%s: %s (found by %s)", v.Name, v.Text, v.Checker)
 	}
-	for _, m := range verdict.Malformed {
-		r.violate(round, "history", "%s", m)
-	}
-	for _, figure := range tallies {
-		r.count(figure, verdict.Count(figure))
+	for figure, n := range verdict.Counts {
+		r.count(figure, n)
 	}
 }
 

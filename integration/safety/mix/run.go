@@ -177,7 +177,6 @@ func (r *run) round(ctx, life context.Context, number int) {
 	if !round.excused.Load() {
 		r.report.count(calmRounds, 1)
 	}
-	r.report.count(events, len(all))
 	expired := 0
 	for _, c := range r.clients {
 		expired += c.in.Failed(rpctypes.ErrInvalidAuthToken)
