@@ -221,25 +221,26 @@ func (m *mutex) Unlock(ctx context.Context) error {
 	return errors.Join(m.Mutex.Unlock(ctx), m.session.Close())
 }
 
-// loner holds a lock on a session that nothing else uses, so that no other call that checks the deadline can end the
-// handle. It asks all the time whether the handle is live.
+// loner is a lock on a session that nothing else uses, so that no other call that checks the deadline can end the
+// handle. It is asked all the time whether it is live.
 type loner struct {
 	*held
-	ended  chan struct{}      // closed when the handle has ended, or was asked for long enough
-	stop   context.CancelFunc // makes it release the lock
-	closed chan struct{}      // closed when the session is
+	ended chan struct{} // closed when the handle has ended
 }
 
-// newLoner takes a lock on a new session of c. It returns nil if it does not get the lock. The loner asks the handle
-// or, with history.ByContext, only the handle's context.
-func (s *strike) newLoner(c *client, by history.Verb, kind func(*lease.Session, string) locker) *loner {
+// alone lets c hold a lock on a new session while work runs. It does nothing if c does not get the lock. The loner asks
+// the handle or, with history.ByContext, only the handle's context.
+func (s *strike) alone(c *client, by history.Verb, kind func(*lease.Session, string) locker, work func(*loner)) {
 	ctx, cancel := context.WithTimeout(s.ctx, ttl)
 	defer cancel()
 	session, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: ttl, Owner: c.name})
 	if err != nil {
-		return nil
+		return
 	}
-	return s.alone(ctx, s.worker(c, "loner"), by, kind(session, s.ownName("loner")), session.Close)
+	s.worker(c, "loner").alone(ctx, by, kind(session, s.ownName("loner")), work)
+	closing, end := context.WithTimeout(s.life, ttl)
+	defer end()
+	_ = session.Close(closing) // otherwise the lease expires
 }
 
 // ownName returns a name that nothing else uses.
@@ -247,34 +248,24 @@ func (s *strike) ownName(whose string) string {
 	return s.round.names.own(whose + strconv.FormatInt(s.tape.ID(), 10))
 }
 
-// alone makes w a loner that takes the lock k. It returns nil if ctx ends before. The lock's session is closed at the
-// end.
-func (s *strike) alone(ctx context.Context, w *worker, by history.Verb, k locker, closeSession func(context.Context) error) *loner {
-	life, stop := context.WithCancel(s.life)
-	l := &loner{ended: make(chan struct{}), stop: stop, closed: make(chan struct{})}
-	granted := make(chan *held, 1)
-	go func() {
-		defer close(l.closed)
-		_ = w.under(ctx, k, func(op int64, h *held) { // the error is recorded
-			granted <- h
-			w.ask(life, op, h, by)
-			close(l.ended)
-			<-life.Done()
-		})
-		close(granted)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(life), ttl)
-		defer cancel()
-		_ = closeSession(closing) // otherwise the lease expires
-	}()
-	if l.held = <-granted; l.held == nil {
-		l.leave()
-		return nil
-	}
-	return l
+// alone holds a lock while work runs, and asks whether it is live. It reports whether it got the lock.
+func (w *worker) alone(ctx context.Context, by history.Verb, k locker, work func(*loner)) bool {
+	err := w.under(ctx, k, func(op int64, h *held) {
+		l, stop := &loner{held: h, ended: make(chan struct{})}, make(chan struct{})
+		go func() {
+			defer close(l.ended)
+			w.ask(stop, op, h, by)
+		}()
+		work(l)
+		close(stop)
+		<-l.ended
+	})
+	return err == nil
 }
 
-func (w *worker) ask(ctx context.Context, op int64, h *held, by history.Verb) {
-	for ; ctx.Err() == nil; sleep(ctx, 5*time.Millisecond) {
+// ask asks until stop is closed or the handle has ended.
+func (w *worker) ask(stop <-chan struct{}, op int64, h *held, by history.Verb) {
+	for ; !closed(stop); pause(stop, 5*time.Millisecond) {
 		at := w.log.Now()
 		switch {
 		case by == "" && !w.look(op, h), by != "" && h.ctx.Err() != nil:
@@ -286,7 +277,7 @@ func (w *worker) ask(ctx context.Context, op int64, h *held, by history.Verb) {
 }
 
 // awaitEnd waits until all handles have ended, for at most a TTL and 2 s.
-func (s *strike) awaitEnd(all []*loner) {
+func (s *strike) awaitEnd(all ...*loner) {
 	ctx, cancel := context.WithTimeout(s.ctx, ttl+2*time.Second)
 	defer cancel()
 	for _, l := range all {
@@ -295,11 +286,6 @@ func (s *strike) awaitEnd(all []*loner) {
 		case <-ctx.Done():
 		}
 	}
-}
-
-func (l *loner) leave() {
-	l.stop()
-	<-l.closed
 }
 
 func (l *loner) expired() bool {

@@ -88,28 +88,21 @@ func delay(p *faults.Proxy) {
 // lateThenNone delays the answers to the last renewals that get through: a client that counts a lease from the answer
 // takes it for longer than it is. The fault has met something if both handles are lost at their deadlines: the one that
 // is asked, and the one whose context alone is checked.
-func lateThenNone(s *strike, c *client) bool {
-	var loners []*loner
-	for _, by := range []history.Verb{"", history.ByContext} {
-		if l := s.newLoner(c, by, exclusive); l != nil {
-			loners = append(loners, l)
-		}
-	}
-	all, endPeers := loners, func() {}
-	if peer, end := s.peers(c); peer != nil {
-		all, endPeers = append(all, peer), end
-	}
+func lateThenNone(s *strike, c *client) (hit bool) {
 	const late = ttl * 9 / 20 // even the answer to the second of two renewals is not too late yet
-	c.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
-	s.last(inTTL*3/4, inTTL)
-	c.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered
-	s.awaitEnd(all)
-	c.each((*faults.Proxy).Restore)
-	for _, l := range all {
-		l.leave()
-	}
-	endPeers()
-	return len(loners) == 2 && !slices.ContainsFunc(loners, func(l *loner) bool { return !l.expired() })
+	s.alone(c, "", exclusive, func(asked *loner) {
+		s.alone(c, history.ByContext, exclusive, func(watched *loner) {
+			s.peers(c, func(peer ...*loner) {
+				c.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
+				s.last(inTTL*3/4, inTTL)
+				c.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered
+				s.awaitEnd(append(peer, asked, watched)...)
+				c.each((*faults.Proxy).Restore)
+			})
+			hit = asked.expired() && watched.expired()
+		})
+	})
+	return hit
 }
 
 // messageFaults are answers that a client never gets.

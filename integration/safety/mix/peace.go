@@ -24,9 +24,14 @@ func (r *round) peace(ctx context.Context) {
 		wg.Go(func() { r.leadInTurn(ctx, i, name) })
 	}
 	wg.Go(func() { r.standInLine(ctx, len(r.names.Elections)) })
-	wg.Go(func() { r.readInTurn(ctx) })
-	wg.Go(func() { r.mingle(ctx) })
-	wg.Go(func() { r.permitInTurn(ctx) })
+	for _, line := range r.lines(ctx) {
+		wg.Go(func() {
+			r.standTogether(ctx, func(i int) (*client, locker) {
+				c := r.client(i)
+				return c, line[i%len(line)](c)
+			})
+		})
+	}
 	wg.Go(func() { r.lastStrike(ctx, "").takeTogether(60, r.client(4), r.client(5)) })
 	wg.Go(func() { r.loseKeys(ctx) })
 	wg.Go(func() { r.loseLeases(ctx) })
@@ -128,52 +133,28 @@ func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, lo
 	})
 }
 
-func (r *round) readInTurn(ctx context.Context) {
-	name := r.names.own("read")
-	r.standTogether(ctx, func(i int) (*client, locker) {
-		c := r.client(i)
-		if i%3 > 0 {
-			return c, reader(c.current(), name)
-		}
-		return c, exclusive(c.current(), name)
-	})
-}
-
-// mingle lets callers wait for locks of all kinds, etcd's own mutex among them. Some exclude each other and some do
-// not.
-func (r *round) mingle(ctx context.Context) {
-	name, other := r.names.own("all"), r.names.own("other")
-	r.standTogether(ctx, func(i int) (*client, locker) {
-		c := r.client(i)
-		switch i % 7 {
-		case 1:
-			return c, ofSet(c.current(), other, name)
-		case 2, 3:
-			return c, ofTree(c.current(), name+"/"+strconv.Itoa(i%7))
-		case 4:
-			return c, reader(c.current(), name)
-		case 5:
-			return c, stock(ctx, c, name, (*mutex).hasKey)
-		case 6:
-			return c, exclusive(c.current(), other)
-		}
-		return c, exclusive(c.current(), name)
-	})
-}
-
-// permitInTurn lets callers wait for permits, and others for a lock that excludes all permits.
-func (r *round) permitInTurn(ctx context.Context) {
-	name := r.names.own("permits")
-	r.standTogether(ctx, func(i int) (*client, locker) {
-		c := r.client(i)
-		switch i % 9 {
-		case 0:
-			return c, exclusive(c.current(), name)
-		case 4:
-			return c, stock(ctx, c, name, (*mutex).hasKey)
-		}
-		return c, ofSemaphore(c.current(), name)
-	})
+// lines returns what callers of several clients wait for together, in turn: readers and writers; locks of all kinds,
+// etcd's own mutex among them, of which some exclude each other and some do not; permits, and locks that exclude all
+// permits.
+func (r *round) lines(ctx context.Context) [][]func(*client) locker {
+	of := func(kind func(*lease.Session, string) locker, whose string) func(*client) locker {
+		return func(c *client) locker { return kind(c.current(), r.names.own(whose)) }
+	}
+	etcds := func(whose string) func(*client) locker {
+		return func(c *client) locker { return stock(ctx, c, r.names.own(whose), (*mutex).hasKey) }
+	}
+	set := func(s *lease.Session, name string) locker { return ofSet(s, r.names.own("other"), name) }
+	left := func(s *lease.Session, name string) locker { return ofTree(s, name+"/left") }
+	right := func(s *lease.Session, name string) locker { return ofTree(s, name+"/right") }
+	permit := of(ofSemaphore, "permits")
+	return [][]func(*client) locker{
+		{of(exclusive, "read"), of(reader, "read"), of(reader, "read")},
+		{
+			of(exclusive, "all"), of(set, "all"), of(left, "all"), of(right, "all"), of(reader, "all"), etcds("all"),
+			of(exclusive, "other"),
+		},
+		{of(exclusive, "permits"), permit, permit, permit, etcds("permits"), permit, permit, permit, permit},
+	}
 }
 
 // loseKeys lets an operator take the keys of handles, which must then end. The handles are held long enough to be
@@ -194,14 +175,11 @@ func (r *round) loseKeys(ctx context.Context) {
 		taking, kind := takings[i%len(takings)], kinds[i%len(kinds)]
 		wg.Go(func() {
 			s := r.lastStrike(ctx, taking.name)
-			l := s.newLoner(r.client(i), "", kind)
-			if l == nil {
-				return
-			}
-			sleep(ctx, watched)
-			s.heal(s.taken(taking.take, l.key, l.token))
-			s.awaitEnd([]*loner{l})
-			l.leave()
+			s.alone(r.client(i), "", kind, func(l *loner) {
+				sleep(ctx, watched)
+				s.heal(s.taken(taking.take, l.key, l.token))
+				s.awaitEnd(l)
+			})
 		})
 	}
 }
