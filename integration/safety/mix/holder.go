@@ -63,16 +63,18 @@ func serve(o order) error {
 		close(draining)
 		time.AfterFunc(patience, cancel)
 	}()
-	client, err := dial(ctx, clientv3.Config{
-		Endpoints: o.Endpoints, TLS: config, Username: o.User, Password: passwordOf(o.User), Logger: zap.NewNop(),
-		DialOptions: renewals{log}.options(),
-	})
-	if err != nil {
-		return nil // the round has ended before there was a client
-	}
+	var client *clientv3.Client
 	var session *lease.Session
 	err = insist(ctx, func(ctx context.Context) (err error) {
-		session, err = lease.NewSession(ctx, client, lease.Options{TTL: ttl, Owner: o.Name})
+		if client == nil { // a member must authenticate the user
+			client, err = clientv3.New(clientv3.Config{
+				Endpoints: o.Endpoints, TLS: config, Username: o.User, Password: passwordOf(o.User), Logger: zap.NewNop(),
+				DialTimeout: 2 * time.Second, DialOptions: renewals{log}.options(),
+			})
+		}
+		if err == nil {
+			session, err = lease.NewSession(ctx, client, lease.Options{TTL: ttl, Owner: o.Name})
+		}
 		return err
 	})
 	if err != nil {
@@ -86,16 +88,6 @@ func serve(o order) error {
 	<-draining
 	c.wg.Wait()
 	return closeSession(context.Background(), session) // the client is not closed, since that may hang; it ends with the process
-}
-
-// dial makes a client. It retries until ctx ends, since a member must authenticate the user.
-func dial(ctx context.Context, config clientv3.Config) (client *clientv3.Client, err error) {
-	config.DialTimeout = 2 * time.Second // of an attempt to authenticate
-	err = insist(ctx, func(context.Context) (err error) {
-		client, err = clientv3.New(config)
-		return err
-	})
-	return client, err
 }
 
 // berth is the place of a client that is a process of its own. After a kill a new process with another name takes it.

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
 )
@@ -40,14 +38,14 @@ func onMember(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	}
 }
 
-// leader returns the leader and its ID, or nil if no member says that it leads.
-func (s *strike) leader() (m *etcdproc.Process, id uint64) {
+// leader returns the leader, or nil if no member says that it leads.
+func (s *strike) leader() *etcdproc.Process {
 	for _, m := range s.cluster.Members {
-		if id, leads := s.status(m); leads {
-			return m, id
+		if _, leads := s.status(m); leads {
+			return m
 		}
 	}
-	return nil, 0
+	return nil
 }
 
 // status returns the ID of a member, 0 if it does not answer, and whether it says that it leads.
@@ -62,16 +60,9 @@ func (s *strike) status(m *etcdproc.Process) (id uint64, leads bool) {
 	return id, leads
 }
 
-// dial returns a client that connects only to these members. The caller closes it.
-func (s *strike) dial(members ...*etcdproc.Process) (*clientv3.Client, error) {
-	cfg := clientv3.Config{Logger: zap.NewNop()}
-	s.secured.root.option()(&cfg)
-	for _, m := range members {
-		cfg.Endpoints = append(cfg.Endpoints, m.Endpoint())
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-	defer cancel()
-	return dial(ctx, cfg)
+// to returns a client that sends its requests to that member only.
+func (s *strike) to(m *etcdproc.Process) *clientv3.Client {
+	return s.members[slices.Index(s.cluster.Members, m)]
 }
 
 // others returns all members but m.
@@ -89,41 +80,32 @@ func endpoints(members []*etcdproc.Process) string {
 }
 
 // onLeader injects a fault at the leader, if there is one.
-func onLeader(do func(*strike, *etcdproc.Process, uint64) bool) func(*strike) bool {
+func onLeader(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		leader, id := s.leader()
+		leader := s.leader()
 		if leader == nil {
 			return false
 		}
 		s.begin(leader.Endpoint())
-		return do(s, leader, id)
+		return do(s, leader)
 	}
 }
 
-func moveLeader(s *strike, leader *etcdproc.Process, id uint64) bool {
-	etcd, err := s.dial(leader) // the request must go to the leader
-	if err != nil {
-		return false
-	}
-	defer func() { _ = etcd.Close() }()
+func moveLeader(s *strike, leader *etcdproc.Process) bool {
+	successor, _ := s.status(pick(s.rng, s.others(leader)))
 	return s.asks(func(ctx context.Context) error {
-		members, err := s.etcd.MemberList(ctx)
-		if err != nil {
-			return err
-		}
-		others := slices.DeleteFunc(members.Members, func(m *etcdserverpb.Member) bool { return m.ID == id })
-		_, err = etcd.MoveLeader(ctx, pick(s.rng, others).ID)
+		_, err := s.to(leader).MoveLeader(ctx, successor) // only the leader serves this request
 		return err
 	})
 }
 
 // stopLeader pauses the leader until the others have elected another one. It wakes up and believes that it still leads.
-func stopLeader(s *strike, leader *etcdproc.Process, _ uint64) bool {
+func stopLeader(s *strike, leader *etcdproc.Process) bool {
 	return paused(s, []*etcdproc.Process{leader}, 1500, 4000)
 }
 
 // isolateLeader cuts the leader off from the other members, but not from its clients.
-func isolateLeader(s *strike, leader *etcdproc.Process, _ uint64) bool {
+func isolateLeader(s *strike, leader *etcdproc.Process) bool {
 	hit := s.cluster.Isolate(leader) == nil
 	s.last(1500, 4000)
 	return s.cluster.Rejoin(leader) == nil && hit

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -22,7 +21,7 @@ func slowDisk(s *strike) bool {
 		members = []*etcdproc.Process{pick(s.rng, members)}
 	}
 	hangs := s.rng.IntN(4) == 0
-	if leader, _ := s.leader(); hangs && leader != nil {
+	if leader := s.leader(); hangs && leader != nil {
 		members, d = []*etcdproc.Process{leader}, ttl+500*time.Millisecond
 	}
 	s.begin(endpoints(members))
@@ -55,14 +54,9 @@ func smallTransactions(s *strike, m *etcdproc.Process) bool {
 
 // refuses reports whether a member refuses a transaction of that many operations.
 func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
-	etcd, err := s.dial(m)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = etcd.Close() }()
 	list := slices.Repeat([]clientv3.Op{clientv3.OpGet("a")}, ops)
 	return errors.Is(s.bounded(s.ctx, func(ctx context.Context) error {
-		_, err := etcd.Txn(ctx).Then(list...).Commit()
+		_, err := s.to(m).Txn(ctx).Then(list...).Commit()
 		return err
 	}), rpctypes.ErrTooManyOps)
 }
@@ -70,50 +64,43 @@ func (s *strike) refuses(m *etcdproc.Process, ops int) bool {
 // tooMany makes a member apply nothing while the others go on, until it is so far behind that it refuses requests, and
 // for a while after that.
 func tooMany(s *strike, m *etcdproc.Process) bool {
-	etcd, err := s.dial(m)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = etcd.Close() }()
-	flooder, err := s.dial(s.others(m)...)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = flooder.Close() }()
 	if m.Stall() != nil {
 		return false
 	}
-	hit := s.flood(flooder, etcd)
+	hit := s.flood(m)
 	if hit {
 		s.last(100, 1000)
 	}
 	return s.waking(s.expired([]*etcdproc.Process{m}), func() bool { return m.GoOn() == nil && hit })
 }
 
-// flood makes the cluster commit requests that change nothing. It reports whether the member then refused a request.
-func (s *strike) flood(flooder, member *clientv3.Client) bool {
+// flood makes the other members commit requests that change nothing. It reports whether the member then refused a
+// request.
+func (s *strike) flood(m *etcdproc.Process) bool {
 	const (
-		senders = 64
+		senders = 32 // to each of the others
 		patient = 6 * time.Second
 	)
 	ctx, cancel := context.WithTimeout(s.ctx, patient)
 	defer cancel()
-	var refused atomic.Bool
 	var wg sync.WaitGroup
-	for range senders {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				_, _ = flooder.Revoke(ctx, nobody) // there is no such lease
-			}
-		})
+	for _, other := range s.others(m) {
+		for range senders {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_, _ = s.to(other).Revoke(ctx, nobody) // there is no such lease
+				}
+			})
+		}
 	}
-	for ctx.Err() == nil && !refused.Load() {
+	refused := false
+	for ctx.Err() == nil && !refused {
 		attempt, stop := context.WithTimeout(ctx, 200*time.Millisecond)
-		_, err := member.Revoke(attempt, nobody)
+		_, err := s.to(m).Revoke(attempt, nobody)
 		stop()
-		refused.Store(errors.Is(err, rpctypes.ErrTooManyRequests))
+		refused = errors.Is(err, rpctypes.ErrTooManyRequests)
 	}
 	cancel()
 	wg.Wait()
-	return refused.Load()
+	return refused
 }
