@@ -61,12 +61,13 @@ func heldBy[T ~int64, H handle[T]](h H, err error) (*held, error) {
 	return l, nil
 }
 
-// locker is a lock of some kind in its three forms: lock waits, try does not wait, do runs a function under the lock.
+// locker is a lock of some kind in its three forms: lock waits, try does not wait, do runs a function under the lock. If
+// do acquires again after a loss, it calls again with the loss before.
 type locker struct {
 	session   *lease.Session
 	enter     history.Event // has the Name, the Verb and other fields of the kind
 	lock, try func(context.Context) (*held, error)
-	do        func(context.Context, function) error
+	do        func(ctx context.Context, fn function, again func(error)) error
 }
 
 type function func(context.Context, fence.Token) error
@@ -76,7 +77,7 @@ func exclusive(s *lease.Session, name string) locker {
 		session: s, enter: history.Event{Name: name},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.Lock(ctx, name)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLock(ctx, name)) },
-		do:   func(ctx context.Context, fn function) error { return s.Do(ctx, name, fn) },
+		do:   func(ctx context.Context, fn function, _ func(error)) error { return s.Do(ctx, name, fn) },
 	}
 }
 
@@ -85,7 +86,7 @@ func reader(s *lease.Session, name string) locker {
 		session: s, enter: history.Event{Name: name, Verb: history.RLock},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.RLock(ctx, name)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryRLock(ctx, name)) },
-		do: func(ctx context.Context, fn function) error {
+		do: func(ctx context.Context, fn function, _ func(error)) error {
 			return s.RDo(ctx, name, func(ctx context.Context, t fence.ReadToken) error { return fn(ctx, fence.Token(t)) })
 		},
 	}
@@ -96,7 +97,7 @@ func ofSet(s *lease.Session, names ...string) locker {
 		session: s, enter: history.Event{Name: names[0], With: names[1:], Verb: history.SetLock},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.LockAll(ctx, names...)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLockAll(ctx, names...)) },
-		do:   func(ctx context.Context, fn function) error { return s.DoAll(ctx, names, fn) },
+		do:   func(ctx context.Context, fn function, _ func(error)) error { return s.DoAll(ctx, names, fn) },
 	}
 }
 
@@ -105,7 +106,7 @@ func ofTree(s *lease.Session, path string) locker {
 		session: s, enter: history.Event{Name: nodeOf(path), Verb: history.TreeLock},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.LockTree(ctx, path)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryLockTree(ctx, path)) },
-		do:   func(ctx context.Context, fn function) error { return s.DoTree(ctx, path, fn) },
+		do:   func(ctx context.Context, fn function, _ func(error)) error { return s.DoTree(ctx, path, fn) },
 	}
 }
 
@@ -117,11 +118,11 @@ func ofSemaphore(s *lease.Session, name string) locker {
 		session: s, enter: history.Event{Name: name, Value: strconv.Itoa(permits), Verb: history.Permit},
 		lock: func(ctx context.Context) (*held, error) { return heldBy(s.Permit(ctx, name, permits)) },
 		try:  func(ctx context.Context) (*held, error) { return heldBy(s.TryPermit(ctx, name, permits)) },
-		do:   func(ctx context.Context, fn function) error { return s.DoPermit(ctx, name, permits, fn) },
+		do:   func(ctx context.Context, fn function, _ func(error)) error { return s.DoPermit(ctx, name, permits, fn) },
 	}
 }
 
-// candidate is leadership as a lock, without the forms try and do. Its Unlock transfers the leadership to the
+// candidate is leadership as a lock, without the form try. Its Unlock transfers the leadership to the
 // successor, or resigns if there is none.
 func candidate(s *lease.Session, name string, opts election.Options, successor string) locker {
 	return locker{
@@ -129,6 +130,9 @@ func candidate(s *lease.Session, name string, opts election.Options, successor s
 		lock: func(ctx context.Context) (*held, error) {
 			l, err := election.Campaign(ctx, s, name, opts)
 			return heldBy(leader{l, successor}, err)
+		},
+		do: func(ctx context.Context, fn function, again func(error)) error {
+			return election.Run(ctx, s, name, opts, fn, election.WithOnLost(again))
 		},
 	}
 }

@@ -95,7 +95,8 @@ func (w *worker) turn() {
 	case what < 9:
 		w.campaign(s, pick(w.rng, w.names.Elections))
 	default:
-		w.lead(s, pick(w.rng, w.names.Elections[:2])) // in the other one Run makes room for a higher priority, which OnLost does not report
+		// In the third election Run makes room for a higher priority, which OnLost does not report.
+		w.do(candidate(s, pick(w.rng, w.names.Elections[:2]), election.Options{Value: w.name}, ""))
 	}
 }
 
@@ -181,12 +182,13 @@ func (w *worker) under(ctx context.Context, k locker, work func(op int64, h *hel
 		w.giveUp(op, on, err)
 		return err
 	}
-	w.hold(op, k.enter.Name, h, work)
+	w.hold(op, k, h, work)
 	w.release(op, h) // a lock that was granted is released even if ctx has ended
 	return nil
 }
 
-// do uses the scoped form. Now and then it cancels the caller's context while the function runs.
+// do uses the scoped form. Now and then it cancels the caller's context while the function runs. If election.Run
+// campaigns again after a loss, that is recorded as another acquisition.
 func (w *worker) do(k locker) {
 	ctx, cancel := w.wait()
 	defer cancel()
@@ -198,13 +200,20 @@ func (w *worker) do(k locker) {
 		if p, ok := lease.PermitFromContext(doing); ok {
 			h.resource = p.Name()
 		}
-		w.hold(op, k.enter.Name, h, w.work)
+		if l, ok := election.FromContext(doing); ok {
+			h, _ = heldBy(leader{l, ""}, nil)
+		}
+		w.hold(op, k, h, w.work)
 		if w.rng.IntN(4) == 0 {
 			cancel()
 			w.pause(w.some(100, 300))
 		}
 		w.finish(doing, op)
 		return nil
+	}, func(err error) {
+		w.released(op, err)
+		op, on = w.enter(k)
+		granted = false
 	})
 	if granted {
 		w.released(op, err)
@@ -221,33 +230,6 @@ func scoped(ctx context.Context, session *lease.Session) func() error {
 			return st.Err
 		}
 		return context.Cause(ctx)
-	}
-}
-
-// lead campaigns by election.Run. If Run campaigns again after a loss, that is recorded as another acquisition.
-func (w *worker) lead(s *lease.Session, name string) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	k := candidate(s, name, election.Options{Value: w.name}, "")
-	op, on := w.enter(k)
-	waits := true
-	onLost := func(err error) {
-		w.released(op, err)
-		op, on = w.enter(k)
-		waits = true
-	}
-	err := election.Run(ctx, s, name, election.Options{Value: w.name}, func(ctx context.Context, _ fence.Token) error {
-		waits = false
-		l, _ := election.FromContext(ctx)
-		h, _ := heldBy(leader{l, ""}, nil)
-		w.hold(op, name, h, w.work)
-		w.finish(ctx, op)
-		return nil
-	}, election.WithOnLost(onLost))
-	if waits {
-		w.giveUp(op, on, err)
-	} else {
-		w.released(op, err)
 	}
 }
 
@@ -285,11 +267,13 @@ func (w *worker) giveUp(op int64, on clientv3.LeaseID, err error) {
 }
 
 // hold records the grant, and the loss if the handle's context ends while work runs.
-func (w *worker) hold(op int64, name string, h *held, work func(op int64, h *held)) {
+func (w *worker) hold(op int64, k locker, h *held, work func(op int64, h *held)) {
 	if h.resource == "" {
-		h.resource = name
+		h.resource = k.enter.Name
 	}
-	w.log.Record(history.Event{Kind: history.Grant, Op: op, Actor: w.name, Name: h.resource, Token: h.token, Key: h.key})
+	w.log.Record(history.Event{
+		Kind: history.Grant, Op: op, Actor: w.name, Name: h.resource, Verb: k.enter.Verb, Token: h.token, Key: h.key,
+	})
 	recorded := make(chan struct{})
 	stopped := context.AfterFunc(h.ctx, func() {
 		defer close(recorded)
