@@ -23,8 +23,7 @@ func operatorFaults() []kind {
 	var kinds []kind
 	for _, t := range takings {
 		kinds = append(kinds, kind{t.name, func(s *strike) bool {
-			held, _ := s.tape.held("")
-			held = slices.DeleteFunc(held, func(e history.Event) bool { return e.Key == "" && !e.Verb.Many() })
+			held := slices.DeleteFunc(s.tape.held(""), func(e history.Event) bool { return e.Key == "" && !e.Verb.Many() })
 			if len(held) == 0 {
 				return false
 			}

@@ -26,18 +26,13 @@ func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 			return false
 		}
 		defer giveBack()
-		for {
-			held, changed := s.tape.held(b.holder)
-			if len(held) > 0 {
+		for ; s.ctx.Err() == nil; sleep(s.ctx, time.Millisecond) {
+			if len(s.tape.held(b.holder)) > 0 {
 				s.begin(b.holder)
 				return do(s, b)
 			}
-			select {
-			case <-changed:
-			case <-s.ctx.Done():
-				return false
-			}
 		}
+		return false
 	}
 }
 
@@ -62,7 +57,6 @@ func stopWithAnswer(s *strike, b *berth) bool {
 
 func killHolder(s *strike, b *berth) bool {
 	b.kill()
-	s.tape.forget(b.holder)
 	s.last(50, 500)
 	return b.launch() == nil
 }

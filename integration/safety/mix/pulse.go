@@ -52,16 +52,12 @@ func (p *pulse) end() {
 func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
 	ctx, cancel := context.WithTimeout(ctx, lostCommit)
 	defer cancel()
-	fault := history.Event{At: p.tape.Now(), Kind: history.Fault, Fault: p.tape.ID(), Name: slowCluster, Target: "cluster"}
+	sent := p.tape.Now()
 	_, _ = member.Revoke(ctx, nobody) // there is no such lease
-	now := p.tape.Now()
-	if now-fault.At < slowCommit {
-		return
+	if now := p.tape.Now(); now-sent >= slowCommit {
+		p.tape.fault(sent, history.Event{Name: slowCluster, Target: "cluster"})
+		p.last.Store(int64(now)) // roughly the last of all members
 	}
-	p.tape.Record(fault)
-	fault.Kind, fault.At = history.Heal, now
-	p.tape.Record(fault)
-	p.last.Store(int64(now)) // roughly the last of all members
 }
 
 // wasSlow reports whether a slow commit has ended after since.

@@ -24,24 +24,19 @@ type record interface {
 }
 
 // tape writes the history of a run, one file for each round. The numbers that it gives out are unique in the run:
-// clients' processes have their own ranges above them. It also knows who waits and who holds.
+// clients' processes have their own ranges above them. It also knows who holds what.
 type tape struct {
 	*history.Recorder
 
 	dir  string
 	file *os.File // of the present round
 
-	mu      sync.Mutex              // guards the fields below
-	pending map[int64]history.Event // by Op: the Enter events of acquisitions that wait
-	holding map[int64]history.Event // by Op: the Grant events of handles that are held, with the verbs of their Enter events
-	changed chan struct{}           // closed and replaced when one of these becomes smaller or larger
+	mu      sync.Mutex              // guards the field below
+	holding map[int64]history.Event // by Op: the Grant events of handles that are held
 }
 
 func newTape(dir string) *tape {
-	return &tape{
-		Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir,
-		pending: map[int64]history.Event{}, holding: map[int64]history.Event{}, changed: make(chan struct{}),
-	}
+	return &tape{Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir, holding: map[int64]history.Event{}}
 }
 
 func (t *tape) begin(tb testing.TB, round int) {
@@ -72,40 +67,26 @@ func (t *tape) Record(e history.Event) {
 func (t *tape) follow(e history.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch e.Kind {
-	case history.Enter:
-		t.pending[e.Op] = e
-		return
-	case history.Grant:
-		e.Verb = t.pending[e.Op].Verb
+	switch {
+	case e.Kind == history.Grant:
 		t.holding[e.Op] = e
-	case history.GiveUp:
-	case history.Release:
+	case e.Kind == history.Release:
 		delete(t.holding, e.Op)
-	default:
-		return
+	case e.Kind == history.Heal && e.Name == history.ClientKilled: // another process has taken its place
+		maps.DeleteFunc(t.holding, func(_ int64, held history.Event) bool { return held.Client() == e.Target })
 	}
-	delete(t.pending, e.Op)
-	t.wake()
 }
 
-func (t *tape) wake() {
-	close(t.changed)
-	t.changed = make(chan struct{})
-}
-
-// forget drops what the actors of a client wait for and hold, since its process is gone.
-func (t *tape) forget(client string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, ops := range []map[int64]history.Event{t.pending, t.holding} {
-		maps.DeleteFunc(ops, func(_ int64, e history.Event) bool { return e.Client() == client })
-	}
-	t.wake()
+// fault records a fault that has lasted from then until now.
+func (t *tape) fault(from time.Duration, e history.Event) {
+	e.At, e.Kind, e.Fault = from, history.Fault, t.ID()
+	t.Record(e)
+	e.At, e.Kind = 0, history.Heal
+	t.Record(e)
 }
 
 // held returns the grants that a client's actors hold, or those of all clients, ordered by Op.
-func (t *tape) held(client string) (held []history.Event, changed <-chan struct{}) {
+func (t *tape) held(client string) (held []history.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, op := range slices.Sorted(maps.Keys(t.holding)) {
@@ -113,5 +94,5 @@ func (t *tape) held(client string) (held []history.Event, changed <-chan struct{
 			held = append(held, e)
 		}
 	}
-	return held, t.changed
+	return held
 }
