@@ -70,4 +70,19 @@ func (c *checker) observers() {
 		}
 	}
 	c.n["changes seen by observers"] = len(c.observed)
+	if !c.whole {
+		return
+	}
+	for who, nobody := range none { // at the end, after the faults
+		seen := highest[who]
+		for _, k := range led[who.name+"/"] {
+			if k.put.At > c.healed && (seen == nil || revision(seen.Token) < k.put.Created) {
+				c.bad("I8", who.name, show(seen, k.put, k.del), "%s has not seen the leader of revision %d", who.actor, k.put.Created)
+				break
+			}
+		}
+		if !nobody && c.healed < forever {
+			c.bad("I8", who.name, show(seen), "%s still sees token %d at the end", who.actor, seen.Token)
+		}
+	}
 }

@@ -13,8 +13,8 @@
 //
 // On a busy machine the cluster is slow without any fault. A plain client therefore makes each member commit all the
 // time, also in peace. The history records a commit that takes more than 250 ms as a fault of the cluster. For
-// 2 × TTL + 3 s, such a commit excuses a caller in peace who is not served, and an observer that is behind. The report
-// counts what is excused, and at least one round must have none of it.
+// 2 × TTL + 3 s, such a commit excuses a caller in peace who is not served. The report counts what is excused, and at
+// least one round must have none of it. The end of a round waits that much longer for its observers.
 //
 // To a checker, a client whose password, permission or certificate is refused is cut off: it may lose its leases and
 // give up, and no other client may notice anything.

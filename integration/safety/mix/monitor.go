@@ -17,10 +17,10 @@ type monitor struct {
 	report *Report
 	http   http.Client
 
-	mu      sync.Mutex // guards the fields below
-	term    uint64
-	leader  uint64
-	expired map[string]int // by endpoint: the member's own count at the last question
+	mu     sync.Mutex // guards the fields below
+	term   uint64
+	leader uint64
+	counts map[string]int // by endpoint: what expired has returned last
 }
 
 // run asks periodically until ctx ends. What a member counts between the last question and a kill is lost, so the sums
@@ -31,9 +31,7 @@ func (m *monitor) run(ctx context.Context, endpoints []string) {
 		for _, e := range endpoints {
 			wg.Go(func() {
 				m.askLeader(ctx, e)
-				if n, ok := m.expiredAt(ctx, e); ok {
-					m.report.count(expiries, m.since(e, n))
-				}
+				m.expired(ctx, e)
 			})
 		}
 		wg.Wait()
@@ -59,30 +57,21 @@ func (m *monitor) askLeader(ctx context.Context, endpoint string) {
 	m.term, m.leader = status.RaftTerm, status.Leader
 }
 
-// expiredAt asks one member how many leases it has expired as the leader.
-func (m *monitor) expiredAt(ctx context.Context, endpoint string) (n int, ok bool) {
+// expired returns how many leases a member has expired as the leader since it was started, and reports the new ones. If
+// the member does not answer, the number is that of its last answer.
+func (m *monitor) expired(ctx context.Context, endpoint string) (n int) {
 	all, err := etcdproc.Metrics(ctx, &m.http, "https://"+endpoint)
-	return int(all["etcd_debugging_server_lease_expired_total"]), err == nil
-}
-
-// since returns how many leases are new in a member's count. A member that was restarted counts from zero.
-func (m *monitor) since(endpoint string, n int) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before := m.expired[endpoint]
-	if n < before {
+	before := m.counts[endpoint]
+	if err != nil {
+		return before
+	}
+	n = int(all["etcd_debugging_server_lease_expired_total"])
+	if n < before { // it was restarted
 		before = 0
 	}
-	m.expired[endpoint] = n
-	return n - before
-}
-
-// latest returns a member's count or, if it does not answer, that at the last question.
-func (m *monitor) latest(ctx context.Context, endpoint string) int {
-	if n, ok := m.expiredAt(ctx, endpoint); ok {
-		return n
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.expired[endpoint]
+	m.report.count(expiries, n-before)
+	m.counts[endpoint] = n
+	return n
 }

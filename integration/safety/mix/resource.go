@@ -30,7 +30,7 @@ type store struct {
 
 	log      record
 	guard    fence.Guard
-	database *database        // of the resource that is in a database; nil: none is
+	database *database        // of the resource that is in a database
 	items    map[string]*item // by name; not changed
 	inner    http.Handler     // checks the token, then applies
 	check    bool             // whether tokens are checked; false: sabotage
@@ -49,7 +49,7 @@ func newStore(tb testing.TB, log record, n names, d *database, check bool) *stor
 	tb.Helper()
 	s := &store{log: log, database: d, items: map[string]*item{}, check: check}
 	for _, name := range n.all() {
-		s.items[name] = &item{form: n.form(name), sql: d != nil && n.inSQL(name)}
+		s.items[name] = &item{form: n.form(name), sql: n.inSQL(name)}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})

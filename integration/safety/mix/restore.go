@@ -3,6 +3,7 @@ package mix
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,17 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
-	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // restoration is the last part of a run: the cluster is restored from a snapshot while clients work. Package check
 // decides by its history whether each client learned of it.
 type restoration struct {
-	*run
-	number  int // of the round whose names it uses
-	out     *writer
-	store   *store
+	*round
 	rush    []string // names that all parties want
 	parties []*party
 }
@@ -39,10 +36,6 @@ type party struct {
 	granted atomic.Int64 // the highest revision of its tokens, or one that is nearly as high
 }
 
-func (r *restoration) wrong(format string, args ...any) {
-	r.report.violate(r.number, "I9", format, args...)
-}
-
 func (run *run) restore(life context.Context) {
 	run.endWatch() // revisions start again, so it would miss changes
 	ctx, cancel := context.WithTimeout(life, 15*patience)
@@ -51,19 +44,13 @@ func (run *run) restore(life context.Context) {
 	// After a restore that revision may never come, so clients with a token would learn nothing.
 	_, err := run.etcd.AuthDisable(ctx)
 	require.NoError(run.tb, err)
-	r := &restoration{run: run, number: run.rounds + 1}
-	before, n := run.report.violations(), roundNames(r.number)
-	r.rush = append(append(r.rush, n.Hot...), n.Elections...)
-	run.tape.begin(run.tb, r.number)
-	r.store = newStore(run.tb, run.tape, n, nil, !run.opts.Unfenced)
-	defer r.store.Close()
-	r.out, err = newWriter(run.tape, r.store.addr(), run.opts.Seed)
-	require.NoError(run.tb, err)
-	defer r.out.close()
-	r.pass(ctx, n.Cold)
+	r := &restoration{round: run.begin(run.rounds + 1)}
+	r.rush = slices.Concat(r.names.Hot, r.names.Elections)
+	r.pass(ctx, r.names.Cold)
 	r.leave(life, r.parties)
-	r.report.judge(r.number, check.Check(run.tape.end(run.tb)))
-	run.keep(before == run.report.violations())
+	r.out.close()
+	r.store.Close()
+	r.end()
 }
 
 // pass runs all steps, from the work before the restore to the work after it. Each party has a name of its own.
@@ -100,11 +87,11 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 		p.start(&unaware, func(w *witness) { w.until(working, 3, func(f fate) bool { return f != nothing }) })
 	}
 	if !inTime(&old, stop) {
-		r.wrong("not every witness got an error that reports the restore, %v after the cluster was back", patience)
+		r.complain("I9", "not every witness got an error that reports the restore, %v after the cluster was back", patience)
 	}
 	r.leave(ctx, r.parties[:existing]) // their keys have come back and block others
 	if !inTime(&unaware, stop) {
-		r.wrong("newcomers were not served in %v", patience)
+		r.complain("I9", "newcomers were not served in %v", patience)
 	}
 	r.leave(ctx, r.parties[existing:])
 	r.raiseEra(ctx)
@@ -112,13 +99,10 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 
 // takeBack restores the cluster.
 func (r *restoration) takeBack(ctx context.Context, file string) {
-	before := r.revision(ctx)
-	fault := history.Event{At: r.tape.Now(), Kind: history.Fault, Fault: r.tape.ID(), Name: history.Restored, Target: "cluster"}
-	r.tape.Record(fault)
+	before, began := r.revision(ctx), r.tape.Now()
 	require.NoError(r.tb, r.cluster.Restore(ctx, file, 0))
-	r.report.longest(restoredDown, r.tape.Now()-fault.At)
-	fault.Kind, fault.At = history.Heal, 0
-	r.tape.Record(fault)
+	r.report.longest(restoredDown, r.tape.Now()-began)
+	r.tape.fault(began, history.Event{Name: history.Restored, Target: "cluster"})
 	r.report.count(restoredBack, int(before-r.revision(ctx)))
 }
 
@@ -142,7 +126,7 @@ func (r *restoration) raiseEra(ctx context.Context) {
 			done := w.until(ctx, turns, func(f fate) bool { return f == accepted })
 			r.report.count(restoredAfter, done)
 			if done < turns {
-				r.wrong("%s was not served in the next era in %v", w.name, bound)
+				r.complain("I9", "%s was not served in the next era in %v", w.name, bound)
 			}
 		})
 	}
@@ -171,7 +155,7 @@ func (r *restoration) leave(ctx context.Context, parties []*party) {
 	for _, p := range parties {
 		wg.Go(func() {
 			if err := closeSession(ctx, p.current()); err != nil {
-				r.wrong("a session of %s in era %d: %v", p.name, p.era, err)
+				r.complain("I9", "a session of %s in era %d: %v", p.name, p.era, err)
 			}
 		})
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
@@ -25,6 +26,7 @@ type round struct {
 	store    *store
 	out      *writer
 	pulse    *pulse
+	before   int         // violations before it
 	excused  atomic.Bool // a complaint was, since the cluster was slow
 	crews    []*crew
 	berths   []*berth
@@ -53,16 +55,31 @@ func (r *round) complainUnserved(asked time.Duration, format string, args ...any
 	r.complainSince(max(asked-ttl, r.tape.Now()-served), "I7", format, args...)
 }
 
-// newRound starts the workers of all clients. ctx is the run's.
-func (run *run) newRound(ctx context.Context, number int) *round {
-	r := &round{run: run, number: number, names: roundNames(number), draining: make(chan struct{})}
+// begin begins a history and opens the resources.
+func (run *run) begin(number int) *round {
+	r := &round{run: run, number: number, names: roundNames(number), before: run.report.violations(), draining: make(chan struct{})}
 	run.tape.begin(run.tb, number)
-	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
-	seed := run.opts.Seed + uint64(number)<<16
 	r.store = newStore(run.tb, run.tape, r.names, run.database, !run.opts.Unfenced)
 	var err error
-	r.out, err = newWriter(run.tape, r.store.addr(), seed)
+	r.out, err = newWriter(run.tape, r.store.addr(), run.opts.Seed+uint64(number))
 	require.NoError(run.tb, err)
+	return r
+}
+
+// end checks the history, which is deleted if it is clean.
+func (r *round) end() {
+	r.report.judge(r.number, check.Check(r.tape.end(r.tb)))
+	if r.report.violations() == r.before && !r.opts.KeepAll {
+		require.NoError(r.tb, os.Remove(r.tape.file.Name()))
+		return
+	}
+	r.report.Histories = append(r.report.Histories, r.tape.file.Name())
+}
+
+// newRound starts the workers of all clients. ctx is the run's.
+func (run *run) newRound(ctx context.Context, number int) *round {
+	r, seed := run.begin(number), run.opts.Seed+uint64(number)<<16
+	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	r.pulse = run.startPulse(ctx)
 	r.observe(ctx, seed)
 	patience, giveUp := context.WithCancel(ctx)
@@ -134,8 +151,13 @@ func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, n
 	return nil
 }
 
-// settle ends the round after all faults are healed. It waits until every waiter is served, runs the peace, and checks
-// that no key is left.
+// current reports whether an observer has seen the last leader of all and that there is none now.
+func (w *watcher) current(context.Context) (bool, error) {
+	return w.token.Load() == 0 && w.seen.Load() >= w.led.Load(), nil
+}
+
+// settle ends the round after all faults are healed. It waits until every waiter is served, runs the peace, and waits
+// until no key is left and the observers have seen everything. The checkers decide whether that was so.
 func (r *round) settle(ctx context.Context) {
 	r.pulse.end() // a commit that a fault has lost must not excuse anything after the fault
 	r.pulse = r.startPulse(ctx)
@@ -156,16 +178,15 @@ func (r *round) settle(ctx context.Context) {
 	r.giveUp()
 	processes.Wait()
 	r.peace(ctx)
-	bound := served
-	left := r.leftKeys(ctx, roundPrefix(r.number), bound)
-	if len(left) > 0 && r.pulse.wasSlow(r.tape.Now()-bound) {
-		bound = patience
-		left = r.leftKeys(ctx, roundPrefix(r.number), bound)
+	r.inTime(ctx, func(ctx context.Context) (bool, error) {
+		left, err := r.leftKeys(ctx, roundPrefix(r.number))
+		return len(left) == 0, err
+	})
+	for _, w := range r.watchers {
+		r.inTime(ctx, w.current)
+		w.stop()
+		<-w.done
 	}
-	if len(left) > 0 {
-		r.complain("I7", "%v after all locks were released, keys are left: %s", bound, strings.Join(left, ", "))
-	}
-	r.awaitObservers(ctx, served)
 	r.out.close()
 	catching, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
@@ -187,17 +208,13 @@ func (r *round) awaitCrews(bound time.Duration) {
 	}
 }
 
-// awaitObservers waits until every observer has seen the last leader and that there is none now, and stops the observers.
-func (r *round) awaitObservers(ctx context.Context, bound time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	for _, w := range r.watchers {
-		await(ctx, bound, func(context.Context) (bool, error) { return w.token.Load() == 0 && w.seen.Load() >= w.led.Load(), nil })
-		if token, seen, led := w.token.Load(), w.seen.Load(), w.led.Load(); token != 0 || seen < led {
-			r.complainSince(r.tape.Now()-bound, "I8", "%s still sees token %d, %v after all have resigned; the last leader that it has seen had token %d, the last of all %d",
-				w.name, token, bound, seen, led)
-		}
-		w.stop()
-		<-w.done
-	}
+// inTime waits until done, for at most the time in which a waiter must be served. While the cluster is slow, that time
+// begins again.
+func (r *round) inTime(ctx context.Context, done func(context.Context) (bool, error)) {
+	began := r.tape.Now()
+	await(ctx, patience, func(ctx context.Context) (bool, error) {
+		yes, err := done(ctx)
+		now := r.tape.Now()
+		return yes || now-began > served && !r.pulse.wasSlow(now-served), err
+	})
 }

@@ -2,10 +2,8 @@ package mix
 
 import (
 	"context"
-	"crypto/tls"
 	"math"
 	"net/http"
-	"os"
 	"regexp"
 	"runtime"
 	"slices"
@@ -103,7 +101,10 @@ func (r *run) mix(ctx context.Context) {
 		r.members = append(r.members, r.connect([]string{e}, r.secured.root.option()))
 	}
 	r.watch = &keyWatch{etcd: r.etcd, tape: r.tape, seen: 1, keys: map[string]history.Event{}} // an empty store is at revision 1
-	r.monitor = newMonitor(r.etcd, r.report, r.secured.root.tls())
+	r.monitor = &monitor{
+		etcd: r.etcd, report: r.report, counts: map[string]int{},
+		http: http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: r.secured.root.tls()}},
+	}
 	watching, endWatch := context.WithCancel(life)
 	r.endWatch = endWatch
 	wg.Go(func() { r.watch.run(watching) })
@@ -126,13 +127,6 @@ func (r *run) mix(ctx context.Context) {
 	r.closeSessions(life)
 	if ctx.Err() == nil && (!r.opts.First || r.report.violations() == 0) {
 		r.restore(life)
-	}
-}
-
-func newMonitor(etcd *clientv3.Client, report *Report, config *tls.Config) *monitor {
-	return &monitor{
-		etcd: etcd, report: report, expired: map[string]int{},
-		http: http.Client{Timeout: time.Second, Transport: &http.Transport{TLSClientConfig: config}},
 	}
 }
 
@@ -160,17 +154,13 @@ func (r *run) goesOn(number int) bool {
 }
 
 func (r *run) round(ctx, life context.Context, number int) {
-	before := r.report.violations()
 	round := r.newRound(life, number)
 	raging, cancel := context.WithTimeout(ctx, min(rage, r.opts.Duration))
 	r.nemesis.rage(raging, round)
 	cancel()
 	round.settle(life)
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
-	all := r.tape.end(r.tb)
-	began := time.Now()
-	verdict := check.Check(all)
-	r.report.judge(number, verdict)
+	round.end()
 	r.checkMemory(round)
 	r.rounds = number
 	r.report.count(rounds, 1)
@@ -182,17 +172,7 @@ func (r *run) round(ctx, life context.Context, number int) {
 		expired += c.in.Failed(rpctypes.ErrInvalidAuthToken)
 	}
 	r.report.most(staleAuth, expired)
-	r.tb.Logf("%8s  %s, checked in %v", r.tape.Now().Round(time.Second), r.report.line(), time.Since(began).Round(time.Millisecond))
-	r.keep(before == r.report.violations())
-}
-
-// keep deletes the last history if it is clean.
-func (r *run) keep(clean bool) {
-	if clean && !r.opts.KeepAll {
-		require.NoError(r.tb, os.Remove(r.tape.file.Name()))
-		return
-	}
-	r.report.Histories = append(r.report.Histories, r.tape.file.Name())
+	r.tb.Logf("%8s  %s", r.tape.Now().Round(time.Second), r.report.line())
 }
 
 // checkMemory compares heap and goroutines after a round, when no worker holds or waits, with those after the third
@@ -223,35 +203,35 @@ func (r *run) closeSessions(ctx context.Context) {
 			r.report.violate(0, "end", "close the session of %s: %v", c.name, err)
 		}
 	}
-	if left := r.leftKeys(ctx, "", served); len(left) > 0 {
-		r.report.violate(0, "I7", "keys are left after Close: %q", left)
+	var keys []string
+	await(ctx, served, func(ctx context.Context) (_ bool, err error) {
+		keys, err = r.leftKeys(ctx, "")
+		return len(keys) == 0, err
+	})
+	if len(keys) > 0 {
+		r.report.violate(0, "I7", "keys are left after Close: %q", keys)
 	}
-	left := 0
+	leases := 0
 	await(ctx, served, func(ctx context.Context) (bool, error) {
 		resp, err := r.etcd.Leases(ctx)
 		if err == nil {
-			left = len(resp.Leases)
+			leases = len(resp.Leases)
 		}
-		return left == 0, err
+		return leases == 0, err
 	})
-	if left > 0 {
-		r.report.violate(0, "end", "%d leases are left %v after Close", left, served)
+	if leases > 0 {
+		r.report.violate(0, "end", "%d leases are left %v after Close", leases, served)
 	}
 }
 
-// leftKeys waits until there is no key with the prefix, and returns those that are left after bound.
-func (r *run) leftKeys(ctx context.Context, prefix string, bound time.Duration) (left []string) {
-	left = []string{"not known"} // unless the servers answer
-	await(ctx, bound, func(ctx context.Context) (bool, error) {
-		resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-		if err != nil {
-			return false, err
-		}
-		left = nil
-		for _, kv := range resp.Kvs {
-			left = append(left, string(kv.Key))
-		}
-		return len(left) == 0, nil
-	})
-	return left
+// leftKeys returns the keys with the prefix, or the error instead.
+func (r *run) leftKeys(ctx context.Context, prefix string) (left []string, err error) {
+	resp, err := r.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return []string{err.Error()}, err
+	}
+	for _, kv := range resp.Kvs {
+		left = append(left, string(kv.Key))
+	}
+	return left, nil
 }

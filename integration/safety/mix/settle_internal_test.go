@@ -2,13 +2,14 @@ package mix
 
 import (
 	"context"
-	"io"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,30 +41,6 @@ func requireComplaint(t *testing.T, r *round, invariant, text string) {
 	require.Equal(t, invariant, r.report.Violations[0].Invariant)
 	require.Equal(t, 4, r.report.Violations[0].Round)
 	require.Contains(t, r.report.Violations[0].Text, text)
-}
-
-func TestRound_complainsOfAnObserverThatStillSeesALeader(t *testing.T) {
-	r := soonOver(t)
-	_, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	close(done)
-	w := &watcher{name: "client 1/observer of a", stop: stop, done: done}
-	r.watchers = []*watcher{w}
-	w.token.Store(12)
-	r.awaitObservers(t.Context(), time.Millisecond)
-	requireComplaint(t, r, "I8", "still sees token 12")
-
-	r.report.Violations = nil
-	w.token.Store(0)
-	w.led.Store(13)
-	w.seen.Store(12)
-	r.awaitObservers(t.Context(), time.Millisecond)
-	requireComplaint(t, r, "I8", "has seen had token 12, the last of all 13")
-
-	r.report.Violations = nil
-	w.seen.Store(13)
-	r.awaitObservers(t.Context(), time.Millisecond)
-	require.Empty(t, r.report.Violations)
 }
 
 func TestRun_complainsOfWhatGrows(t *testing.T) {
@@ -250,21 +227,21 @@ func TestReport_judge(t *testing.T) {
 }
 
 func TestMonitor_countsOverRestarts(t *testing.T) {
+	var expired atomic.Int64
 	member := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "etcd_debugging_server_lease_expired_total 7\n")
+		_, _ = fmt.Fprintf(w, "etcd_debugging_server_lease_expired_total %d\n", expired.Load())
 	}))
 	defer member.Close()
-	m, endpoint := newMonitor(nil, nil, nil), member.Listener.Addr().String()
-	m.http = *member.Client()
-	expired := 0
+	m := &monitor{report: newReport(1), http: *member.Client(), counts: map[string]int{}}
+	asked := func() int { return m.expired(t.Context(), member.Listener.Addr().String()) }
 	for _, n := range []int{2, 5, 1, 1, 3} { // restarted after 5
-		expired += m.since(endpoint, n)
+		expired.Store(int64(n))
+		require.Equal(t, n, asked())
 	}
-	require.Equal(t, 5+3, expired)
-	require.Equal(t, 10, m.since("another", 10))
-	require.Equal(t, 7, m.latest(t.Context(), endpoint), "it is asked")
+	require.Equal(t, 5+3, m.report.Counts[expiries])
 	member.Close()
-	require.Equal(t, 3, m.latest(t.Context(), endpoint), "it does not answer")
+	require.Equal(t, 3, asked(), "it does not answer")
+	require.Equal(t, 5+3, m.report.Counts[expiries])
 }
 
 // struck returns a fault that ends at once.

@@ -34,7 +34,7 @@ func (p *party) start(wg *sync.WaitGroup, work func(*witness)) {
 	for i := range witnesses {
 		name := p.name + "/witness " + strconv.Itoa(i)
 		w := &witness{party: p, stays: i == 0 && p.stays != "" && p.era == 0, worker: &worker{
-			crew: &crew{log: p.tape}, name: name, rng: rand.New(rand.NewPCG(p.opts.Seed, hash(name)+uint64(p.era))),
+			crew: &crew{log: p.tape, out: p.out}, name: name, rng: rand.New(rand.NewPCG(p.opts.Seed, hash(name)+uint64(p.era))),
 		}}
 		wg.Go(func() { work(w) })
 	}
@@ -77,21 +77,15 @@ func (w *witness) turn(ctx context.Context) (f fate) {
 	return f
 }
 
-// verbs returns the verbs for the first request of a tenure and for the later ones.
-func verbs(h *held) (claim, next history.Verb) {
-	if h.shared {
-		return history.ClaimRead, history.CheckRead
-	}
-	return history.Claim, history.Write
-}
-
 // use claims and writes a few times. A witness that stays goes on until the lock is lost.
 func (w *witness) use(ctx context.Context, op int64, h *held) fate {
-	f := accepted
-	verb, next := verbs(h)
+	f, verb, next := accepted, history.Claim, history.Write
+	if h.shared {
+		verb, next = history.ClaimRead, history.CheckRead
+	}
 	value := strconv.FormatInt(op, 10)
 	for n := 0; (n < 3 || w.stays) && ctx.Err() == nil && h.err() == nil; n++ {
-		_, outcome, err := w.party.out.send(w.name, h.resource, op, h.token, verb, value) // requests under way do not end with the turn
+		_, outcome, err := w.out.send(w.name, h.resource, op, h.token, verb, value) // requests under way do not end with the turn
 		switch outcome {
 		case history.Refused:
 			why := h.explain(ctx, err)
@@ -99,7 +93,7 @@ func (w *witness) use(ctx context.Context, op int64, h *held) fate {
 			if !errors.Is(why, lease.ErrRestored) {
 				return nothing
 			}
-			_, _, _ = w.party.out.send(w.name, h.resource, op, h.token, next, value) // it writes all the same, and must be refused
+			_, _, _ = w.out.send(w.name, h.resource, op, h.token, next, value) // it writes all the same, and must be refused
 			return explained
 		case history.OK:
 			verb = next

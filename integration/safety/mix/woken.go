@@ -15,7 +15,7 @@ import (
 func (s *strike) expired(members []*etcdproc.Process) map[*etcdproc.Process]int {
 	counts := map[*etcdproc.Process]int{}
 	for _, m := range members {
-		counts[m] = s.monitor.latest(s.life, m.Endpoint())
+		counts[m] = s.monitor.expired(s.life, m.Endpoint())
 	}
 	return counts
 }
@@ -36,8 +36,7 @@ func (s *strike) waking(before map[*etcdproc.Process]int, wake func() bool) (hit
 		early := 0
 		// It counts a lease after the cluster has committed its revocation, which may be slow.
 		await(ctx, time.Second, func(ctx context.Context) (bool, error) {
-			n, _ := s.monitor.expiredAt(ctx, m.Endpoint())
-			early = n - had
+			early = s.monitor.expired(ctx, m.Endpoint()) - had
 			return early > 0, nil
 		})
 		status, err := s.etcd.Status(ctx, m.Endpoint())
@@ -58,13 +57,9 @@ func (s *strike) excuse(ctx context.Context, live map[int64]bool, at time.Durati
 		if err != nil || resp.TTL > 0 {
 			continue
 		}
-		fault := history.Event{
-			At: at, Kind: history.Fault, Name: history.OperatorRevokes, Fault: s.tape.ID(),
-			Actor: "woken leader " + m.Endpoint(), Target: strconv.FormatInt(id, 16),
-		}
-		s.tape.Record(fault)
-		fault.At, fault.Kind = s.tape.Now(), history.Heal
-		s.tape.Record(fault)
+		s.tape.fault(at, history.Event{
+			Name: history.OperatorRevokes, Actor: "woken leader " + m.Endpoint(), Target: strconv.FormatInt(id, 16),
+		})
 		delete(live, id)
 	}
 }
