@@ -15,18 +15,18 @@ const lateAnswers = "late answers, then none"
 
 // networkFaults affect all requests and answers of a client.
 func networkFaults() []kind {
-	all := func(do func(*faults.Proxy), met measure) func(*strike) bool {
-		return onClient(func(s *strike, c *client) bool { return s.onProxies(c.proxies, do, met) })
+	all := func(do func(*faults.Proxy)) func(*strike) bool {
+		return onClient(func(s *strike, c *client) bool { return s.onProxies(c.proxies, do) })
 	}
 	return []kind{
-		{"black hole", all((*faults.Proxy).BlackHole, waiting)},
-		{"requests held", all(func(p *faults.Proxy) { p.Requests.Hold() }, waiting)},
-		{"answers held", all(func(p *faults.Proxy) { p.Answers.Hold() }, waiting)},
-		{"reset", all((*faults.Proxy).Cut, connected)},
-		{"refuse", all((*faults.Proxy).Refuse, connected)},
-		{"slow", all(delay, received)},
+		{"black hole", all((*faults.Proxy).BlackHole)},
+		{"requests held", all(func(p *faults.Proxy) { p.Requests.Hold() })},
+		{"answers held", all(func(p *faults.Proxy) { p.Answers.Hold() })},
+		{"reset", all((*faults.Proxy).Cut)},
+		{"refuse", all((*faults.Proxy).Refuse)},
+		{"slow", all(delay)},
 		{"dead endpoint", onClient(func(s *strike, c *client) bool {
-			return s.onProxies([]*faults.Proxy{pick(s.rng, c.proxies)}, (*faults.Proxy).BlackHole, waiting)
+			return s.onProxies([]*faults.Proxy{pick(s.rng, c.proxies)}, (*faults.Proxy).BlackHole)
 		})},
 		{lateAnswers, onClient(lateThenNone)},
 	}
@@ -59,14 +59,9 @@ func trafficOf(proxies []*faults.Proxy) (sum traffic) {
 	return sum
 }
 
-// measure reports whether a fault has met anything, by the traffic before the fault and at its end.
-type measure func(before, after traffic) bool
-
-func connected(before, _ traffic) bool    { return before.connections > 0 }
-func waiting(_, after traffic) bool       { return after.waiting > 0 }
-func received(before, after traffic) bool { return after.received > before.received }
-
-func (s *strike) onProxies(proxies []*faults.Proxy, do func(*faults.Proxy), met measure) bool {
+// onProxies does something to proxies for a while. It has met something if connections broke or bytes arrived: these were
+// held or delayed, or came over a new connection.
+func (s *strike) onProxies(proxies []*faults.Proxy, do func(*faults.Proxy)) bool {
 	before := trafficOf(proxies)
 	for _, p := range proxies {
 		do(p)
@@ -76,7 +71,7 @@ func (s *strike) onProxies(proxies []*faults.Proxy, do func(*faults.Proxy), met 
 	for _, p := range proxies {
 		p.Restore()
 	}
-	return met(before, after)
+	return after.connections < before.connections || after.received > before.received
 }
 
 func delay(p *faults.Proxy) {

@@ -22,8 +22,12 @@ import (
 // securityFaults take from a client its password, certificate or permission.
 func securityFaults() []kind {
 	return []kind{
-		{"password changed", onClient(changePassword)},
-		{"permission revoked", onClient(revokePermission)},
+		{"password changed", onClient(func(s *strike, c *client) bool { // auth tokens no longer work either
+			return s.dispossess(c, rpctypes.ErrAuthFailed, changePassword, resetPassword)
+		})},
+		{"permission revoked", onClient(func(s *strike, c *client) bool {
+			return s.dispossess(c, rpctypes.ErrPermissionDenied, forbid, permit)
+		})},
 		{"certificate replaced", onClient(replaceCertificate)},
 		{"certificate refused", onClient(refuseCertificate)},
 	}
@@ -34,31 +38,13 @@ func forbidden(err error) bool {
 	return errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrAuthFailed)
 }
 
-// changePassword leaves a client with an old password and with auth tokens that no longer work.
-func changePassword(s *strike, c *client) bool {
-	change := func(ctx context.Context, user, password string) error {
-		_, err := s.etcd.UserChangePassword(ctx, user, password)
-		return err
-	}
-	return s.dispossess(c, rpctypes.ErrAuthFailed,
-		func(ctx context.Context, user string) error { return change(ctx, user, "another password") },
-		func(ctx context.Context, user string) error { return change(ctx, user, passwordOf(user)) })
-}
-
-// revokePermission takes the only permission from a client's role.
-func revokePermission(s *strike, c *client) bool {
-	return s.dispossess(c, rpctypes.ErrPermissionDenied,
-		func(ctx context.Context, user string) error { return forbid(ctx, s.etcd, user) },
-		func(ctx context.Context, user string) error { return permit(ctx, s.etcd, user) })
-}
-
 // dispossess takes something from a client's user for a while. The fault has met something if the client got the error
 // refused meanwhile.
-func (s *strike) dispossess(c *client, refused error, take, giveBack func(ctx context.Context, user string) error) bool {
+func (s *strike) dispossess(c *client, refused error, take, giveBack func(context.Context, *clientv3.Client, string) error) bool {
 	before := c.in.Failed(refused)
 	taken := s.meanwhile(
-		func(ctx context.Context) error { return take(ctx, c.id.user) },
-		func(ctx context.Context) error { return giveBack(ctx, c.id.user) }, s.lastAny)
+		func(ctx context.Context) error { return take(ctx, s.etcd, c.id.user) },
+		func(ctx context.Context) error { return giveBack(ctx, s.etcd, c.id.user) }, s.lastAny)
 	return taken && c.in.Failed(refused) > before
 }
 
@@ -126,6 +112,16 @@ const rootUser = "root"
 
 // passwordOf is the password that a user's client knows.
 func passwordOf(user string) string { return "the password of " + user }
+
+func changePassword(ctx context.Context, etcd *clientv3.Client, user string) error {
+	_, err := etcd.UserChangePassword(ctx, user, "another password")
+	return err
+}
+
+func resetPassword(ctx context.Context, etcd *clientv3.Client, user string) error {
+	_, err := etcd.UserChangePassword(ctx, user, passwordOf(user))
+	return err
+}
 
 // The kinds of clients: those in this process, those that are processes of their own, and those that come after a
 // restore.

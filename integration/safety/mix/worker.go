@@ -71,32 +71,24 @@ func (w *worker) run() {
 
 func (w *worker) some(from, to int) time.Duration { return millis(w.rng, from, to) }
 
+// turn acquires something in a random form and holds it for a while. Sleepwalkers take locks that fewer others want.
 func (w *worker) turn() {
 	s, what := w.session(), w.rng.IntN(14)
+	contended, shared := w.names.Hot, w.names.shared()
+	if w.sleepwalks {
+		contended, shared = w.names.quiet(), w.names.quiet()
+	}
 	switch {
-	case what >= 12:
-		w.take(w.ofMany(s))
-	case what >= 10 && w.sleepwalks:
-		w.take(reader(s, pick(w.rng, w.names.quiet())))
-	case what >= 10:
-		w.take(reader(s, pick(w.rng, w.names.shared())))
-	case w.sleepwalks && what < 3:
-		w.lock(exclusive(s, pick(w.rng, w.names.quiet())))
-	case w.sleepwalks && what < 7:
-		w.lock(exclusive(s, pick(w.rng, w.names.Cold)))
-	case what < 3:
-		w.lock(exclusive(s, pick(w.rng, w.names.Hot)))
 	case what < 4:
-		w.tryOut(exclusive(s, pick(w.rng, w.names.Hot)))
-	case what < 6:
-		w.lock(exclusive(s, pick(w.rng, w.names.Cold)))
+		w.take(exclusive(s, pick(w.rng, contended)))
 	case what < 7:
-		w.do(exclusive(s, pick(w.rng, w.names.locks())))
-	case what < 9:
-		w.campaign(s, pick(w.rng, w.names.Elections))
+		w.take(exclusive(s, pick(w.rng, w.names.Cold)))
+	case what < 10:
+		w.take(w.candidate(s))
+	case what < 12:
+		w.take(reader(s, pick(w.rng, shared)))
 	default:
-		// In the third election Run makes room for a higher priority, which OnLost does not report.
-		w.do(candidate(s, pick(w.rng, w.names.Elections[:2]), election.Options{Value: w.name}, ""))
+		w.take(w.ofMany(s))
 	}
 }
 
@@ -119,34 +111,35 @@ func (w *worker) ofMany(s *lease.Session) locker {
 	}
 }
 
-// campaign leads. In the election that has priorities, one leader of three transfers the leadership.
-func (w *worker) campaign(s *lease.Session, name string) {
-	opts, successor := election.Options{Value: w.name}, ""
-	if name == w.names.preferring() {
-		opts.Priority = w.rng.IntN(3)
-		if w.rng.IntN(3) == 0 {
-			successor = w.crew.name + workerNames + strconv.Itoa(w.rng.IntN(4))
-		}
+// candidate returns leadership. In the election that has priorities, one leader of three transfers it.
+func (w *worker) candidate(s *lease.Session) locker {
+	name, opts := pick(w.rng, w.names.Elections), election.Options{Value: w.name}
+	if name != w.names.preferring() {
+		return candidate(s, name, opts, "")
 	}
-	w.lock(candidate(s, name, opts, successor))
+	successor := ""
+	opts.Priority = w.rng.IntN(3)
+	if w.rng.IntN(3) == 0 {
+		successor = w.crew.name + workerNames + strconv.Itoa(w.rng.IntN(4))
+	}
+	k := candidate(s, name, opts, successor)
+	k.do = nil // Run makes room for a higher priority, which OnLost does not report
+	return k
 }
 
-// take acquires a lock in a random form and holds it for a while.
+// take acquires a lock in a random one of its forms and holds it for a while.
 func (w *worker) take(k locker) {
-	switch w.rng.IntN(4) {
-	case 0:
+	form := w.rng.IntN(4)
+	switch {
+	case form == 0 && k.try != nil:
 		w.tryOut(k)
-	case 1:
+	case form == 1 && k.do != nil:
 		w.do(k)
 	default:
-		w.lock(k)
+		ctx, cancel := w.wait()
+		defer cancel()
+		_ = w.under(ctx, k, w.work) // the error is recorded
 	}
-}
-
-func (w *worker) lock(k locker) {
-	ctx, cancel := w.wait()
-	defer cancel()
-	_ = w.under(ctx, k, w.work) // the error is recorded
 }
 
 func (w *worker) tryOut(k locker) {
