@@ -23,7 +23,6 @@ type Violation struct {
 // Report is the result of all checkers.
 type Report struct {
 	Violations []Violation
-	More       int            // violations beyond the first 20 of each checker and invariant
 	Counts     map[string]int // what the checkers looked at; a 0 shows that a checker had nothing to check
 }
 
@@ -71,7 +70,7 @@ func (r *Report) Print(w io.Writer) (err error) {
 	for _, what := range slices.Sorted(maps.Keys(r.Counts)) {
 		line("%9d %s", r.Counts[what], what)
 	}
-	line("violations: %d", len(r.Violations)+r.More)
+	line("violations: %d", len(r.Violations))
 	for _, v := range r.Violations {
 		line("%s %s: %s (by %s)", v.Invariant, v.Name, v.Text, v.Checker)
 		for _, e := range v.Events {
@@ -85,7 +84,7 @@ func (r *Report) Print(w io.Writer) (err error) {
 // Check runs all checkers on a history. The events are in the order of the file and are not changed. A restore takes
 // revisions back, so in a history with a restore only the checkers that look at no revision run.
 func Check(events []history.Event) Report {
-	c := &checker{now: "book", kept: map[string]int{}, n: map[string]int{}}
+	c := &checker{now: "book", n: map[string]int{}}
 	for _, what := range counted {
 		c.n[what] = 0
 	}
@@ -131,7 +130,6 @@ type checker struct {
 	report Report
 	n      map[string]int // the Counts of the report
 	now    string         // the checker that looks
-	kept   map[string]int // violations, by checker and invariant
 	*book
 }
 
@@ -144,15 +142,8 @@ func (c *checker) each(rule func(*acquisition)) func() {
 	}
 }
 
-const most = 20
-
 // bad reports a violation. The events are the evidence.
 func (c *checker) bad(invariant, name string, events []history.Event, format string, args ...any) {
-	class := c.now + invariant
-	if c.kept[class]++; c.kept[class] > most {
-		c.report.More++
-		return
-	}
 	c.report.Violations = append(c.report.Violations, Violation{invariant, c.now, name, fmt.Sprintf(format, args...), events})
 }
 

@@ -62,15 +62,3 @@ func TestCheck_fixtures(t *testing.T) {
 	maps.DeleteFunc(looked, func(_ string, n int) bool { return n > 0 })
 	require.Empty(t, looked, "the counts that no history makes positive")
 }
-
-// Of many violations of a kind 20 are reported, and the others are counted.
-func TestCheck_manyViolations(t *testing.T) {
-	const all = 25
-	var events []history.Event
-	for op := range int64(all) {
-		events = append(events, history.Event{Kind: history.Enter, Op: op, Name: "a"}, history.Event{Kind: history.Grant, Op: op, Name: "a", Token: 1})
-	}
-	report := check.Check(events)
-	require.Len(t, report.Violations, 20)
-	require.Equal(t, all-1-20, report.More, "each token but the first was granted before")
-}
