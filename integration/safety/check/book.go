@@ -19,7 +19,8 @@ type book struct {
 	last      time.Duration // of the last one
 	whole     bool          // the run came to its end
 	ops       []*acquisition
-	peers     []*acquisition // of etcd's own mutex, as a control
+	peers     []*acquisition            // of etcd's own mutex, as a control
+	granted   map[string][]*acquisition // by name, in the order of their tokens
 	requests  []*request
 	resources map[string]*resource
 	changes   []*history.Event // of the watch
@@ -29,6 +30,7 @@ type book struct {
 	elections map[string]bool
 	clients   map[string]bool          // that have asked for something
 	restored  time.Duration            // when a restore began; forever: there was none
+	back      time.Duration            // when it had ended; forever: it has not
 	healed    time.Duration            // when all faults were; forever: never
 	era       time.Duration            // from when on everything is of the next era
 	ttls      map[string]time.Duration // the longest of each client, if it is not that of all
@@ -118,8 +120,8 @@ func (a *acquisition) live() (last time.Duration, ok bool) {
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{
-		first: forever, restored: forever, healed: forever, era: forever, ttls: map[string]time.Duration{},
-		resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
+		first: forever, restored: forever, back: forever, healed: forever, era: forever, ttls: map[string]time.Duration{},
+		granted: map[string][]*acquisition{}, resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
 	}
 	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
 	for n := range events {
@@ -182,6 +184,9 @@ func (c *checker) newBook(events []history.Event) *book {
 				continue
 			}
 			faults[e.Fault].end = e
+			if e.Name == history.Restored {
+				b.back = e.At
+			}
 		case history.Note:
 			c.note(b, e)
 		default:
@@ -274,11 +279,19 @@ func (b *book) resource(name string) *resource {
 	return r
 }
 
-// sort sorts everything by time, except what resources applied.
+// sort sorts everything by time, except what resources applied and what was granted.
 func (b *book) sort() {
 	slices.SortStableFunc(b.ops, func(x, y *acquisition) int { return cmp.Compare(x.enter.At, y.enter.At) })
 	slices.SortStableFunc(b.observed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
 	slices.SortStableFunc(b.faults, func(x, y *disturbance) int { return cmp.Compare(x.begin.At, y.begin.At) })
+	for _, a := range b.ops {
+		if a.grant != nil {
+			b.granted[a.name()] = append(b.granted[a.name()], a)
+		}
+	}
+	for _, all := range b.granted {
+		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
+	}
 }
 
 // bury notes which acquisitions were under way when their process was killed.

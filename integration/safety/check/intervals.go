@@ -23,18 +23,13 @@ func (b *book) exclusion(name string) string {
 // the tokens are the order of the grants. They increase with the revisions of etcd, and an acquisition that enters
 // after a handle was returned gets a larger token. So no search for another order is needed.
 func (c *checker) intervals() {
-	names, permits := map[string][]*acquisition{}, map[string][]*acquisition{}
+	permits := map[string][]*acquisition{}
 	for _, a := range c.ops {
-		if a.grant == nil {
-			continue
-		}
-		names[a.name()] = append(names[a.name()], a)
-		if a.enter.Verb == history.Permit {
+		if a.grant != nil && a.enter.Verb == history.Permit {
 			permits[a.enter.Name] = append(permits[a.enter.Name], a)
 		}
 	}
-	for name, all := range names {
-		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
+	for name, all := range c.granted {
 		var writer, anybody, first *acquisition // the first that was granted, of those with higher tokens; first: even if it was excused
 		for n, a := range slices.Backward(all) {
 			switch {

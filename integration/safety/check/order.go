@@ -22,22 +22,14 @@ const (
 // since the waiters stand in line in the process. The lease of the key identifies the session. Readers, candidates of
 // elections and locks of several queues are left out, since each has its own place in etcd's queues.
 func (c *checker) order() {
-	type session struct {
-		name  string
-		lease int64
-	}
-	sessions := map[session][]*acquisition{}
-	for _, a := range c.ops {
-		if a.key != nil && !a.shared() && !a.alone() && !c.elections[a.name()] {
-			on := session{a.name(), a.key.put.Lease}
-			sessions[on] = append(sessions[on], a)
-		}
-	}
 	var overtaken []*acquisition // by more than within
-	for on, all := range sessions {
-		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.token(), y.token()) })
-		var latest []*acquisition // of the acquisitions granted so far, those that entered last; the last one first
+	for name, all := range c.granted {
+		sessions := map[int64][]*acquisition{} // by lease: of those granted so far, the ones that entered last; the last one first
 		for _, a := range all {
+			if a.key == nil || a.shared() || a.alone() || c.elections[name] {
+				continue
+			}
+			latest := sessions[a.key.put.Lease]
 			if a.waits() && a.grant.At-a.enter.At > entering {
 				c.n["waiters compared with others of their session"]++
 			}
@@ -49,13 +41,13 @@ func (c *checker) order() {
 				for _, x := range latest {
 					events = append(events, show(x.enter, x.grant)...)
 				}
-				c.bad("I7", on.name, append(events, show(a.grant)...),
+				c.bad("I7", name, append(events, show(a.grant)...),
 					"%s has waited since %v, and %d others of its session that entered later were granted it before: want at most %d",
 					a.enter.Actor, a.enter.At, len(latest), passes)
 			}
 			latest = append(latest, a)
 			slices.SortStableFunc(latest, func(x, y *acquisition) int { return cmp.Compare(y.enter.At, x.enter.At) })
-			latest = latest[:min(len(latest), passes+1)]
+			sessions[a.key.put.Lease] = latest[:min(len(latest), passes+1)]
 		}
 	}
 	if len(overtaken) > unclear {

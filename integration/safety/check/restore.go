@@ -15,12 +15,7 @@ import (
 // is still held was refused, no client is granted a lower token than before, and the handles that were live when the
 // cluster was killed end soon after it is back.
 func (c *checker) restores() {
-	from, back := c.restored, forever
-	for _, f := range c.faults {
-		if f.begin.Name == history.Restored {
-			back = f.until()
-		}
-	}
+	from := c.restored
 	for _, a := range c.ops {
 		for _, e := range []*history.Event{a.giveUp, a.explained, a.lost, a.released} {
 			if reports(e) && (e.At < from || a.enter.At > c.era) {
@@ -44,7 +39,7 @@ func (c *checker) restores() {
 			continue
 		}
 		c.n[LiveAtRestore]++
-		if bound := c.ttls[a.enter.Client()] + 3*time.Second; a.left() > back+bound { // the deadline, or a renewal that finds the restore
+		if bound := c.ttls[a.enter.Client()] + 3*time.Second; a.left() > c.back+bound { // the deadline, or a renewal that finds the restore
 			c.bad("I9", a.name(), show(a.grant, a.lost, a.release), "a handle is live %v after the cluster was back", bound)
 		}
 		if a.lost != nil {
