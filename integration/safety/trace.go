@@ -12,7 +12,7 @@ import (
 // trace prints a history in the Trace Event Format, which viewers such as ui.perfetto.dev draw. Each client is a
 // process, each of its actors a thread.
 func trace(events []history.Event, out io.Writer) error {
-	t := &tracer{rows: map[string]int{}, began: map[id]history.Event{}, open: map[id]bool{}}
+	t := &tracer{rows: map[string]int{}, began: map[id]history.Event{}}
 	for _, e := range events {
 		t.add(e)
 	}
@@ -31,8 +31,7 @@ type traced struct {
 type tracer struct {
 	out   []traced
 	rows  map[string]int       // numbers of processes and threads, by name
-	began map[id]history.Event // the events that began acquisitions, requests and faults
-	open  map[id]bool          // whether an acquisition waits or is held
+	began map[id]history.Event // the events that began acquisitions that wait or are held, requests and faults
 }
 
 // id has the number of an acquisition, a request or a fault.
@@ -43,19 +42,19 @@ func (t *tracer) add(e history.Event) {
 	if e.Kind == history.Send {
 		id.op = 0 // the acquisition for which it is sent
 	}
-	began := t.began[id]
+	began, known := t.began[id]
 	switch e.Kind {
 	case history.Enter:
-		t.began[id], t.open[id] = e, true
+		t.began[id] = e
 		t.row("B", "waits for "+e.Name, e.Actor, e)
 	case history.Grant:
 		t.row("E", "", began.Actor, e)
 		t.row("B", "holds "+e.Name, began.Actor, e)
 	case history.GiveUp, history.Lost, history.Release:
-		if t.open[id] {
+		if known {
 			t.row("E", "", began.Actor, e)
 		}
-		delete(t.open, id)
+		delete(t.began, id)
 	case history.Send:
 		t.began[id] = e
 	case history.Apply:
@@ -68,10 +67,10 @@ func (t *tracer) add(e history.Event) {
 		e.Actor = "faults/" + e.Name + " " + e.Target
 		t.began[id] = e
 		t.row("B", e.Name+" "+e.Target, e.Actor, e)
-		for op := range t.open {
-			if a := t.began[op]; e.Name == history.ClientKilled && a.Client() == e.Target {
+		for of, a := range t.began {
+			if of.op != 0 && e.Name == history.ClientKilled && a.Client() == e.Target {
 				t.row("E", "", a.Actor, e)
-				delete(t.open, op)
+				delete(t.began, of)
 			}
 		}
 	case history.Heal:
