@@ -64,13 +64,15 @@ func (s *store) addr() string { return s.Listener.Addr().String() }
 // ServeHTTP records that the control accepts a request, and then passes it to the fenced resource.
 func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := requestOf(r)
-	it := s.items[q.name]
+	it := s.items[q.Name]
 	if it == nil {
 		http.Error(w, "no such resource", http.StatusNotFound)
 		return
 	}
-	if !q.verb.Reads() && !q.verb.Claims() {
-		s.log.Record(q.event(q.name+history.UnfencedMark, history.OK, 0))
+	if !q.Verb.Reads() && !q.Verb.Claims() {
+		control := q
+		control.Name += history.UnfencedMark
+		s.log.Record(control)
 	}
 	switch {
 	case !s.check:
@@ -89,36 +91,37 @@ const lateMark = ".late"
 // apply serves a request whose token has been checked.
 func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	q := requestOf(r)
-	it := s.items[q.name]
-	if q.verb.OfReader() {
+	it := s.items[q.Name]
+	if q.Verb.OfReader() {
 		s.serveReader(w, r, it, q)
 		return
 	}
-	if strings.HasSuffix(q.value, lateMark) {
+	if strings.HasSuffix(q.Value, lateMark) {
 		time.Sleep(40 * time.Millisecond)
 	}
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	it.steps++
-	switch q.verb {
+	switch q.Verb {
 	case history.Write, history.Increment:
-		it.value = q.value
+		it.value = q.Value
 	case history.Add:
-		it.value = strings.TrimPrefix(it.value+","+q.value, ",")
+		it.value = strings.TrimPrefix(it.value+","+q.Value, ",")
 	case history.Read:
-		q.value = it.read()
+		q.Value = it.read()
 		it.steps--
 	}
-	s.log.Record(q.event(q.name, history.OK, s.guard.Marks()[q.name]))
-	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
+	q.Highest = s.guard.Marks()[q.Name]
+	s.log.Record(q)
+	_, _ = w.Write([]byte(q.Value)) // it fails only if the client has gone
 }
 
 // serveReader serves a reader, whose token the middleware has checked. It asks the guard again, and repeats that if a
 // writer's step came before the read is recorded. So the record is in order, and no request waits for the guard while
 // it holds the item's mutex.
-func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q request) {
+func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q history.Event) {
 	check := s.guard.CheckRead
-	if q.verb == history.ClaimRead {
+	if q.Verb == history.ClaimRead {
 		check = s.guard.ClaimRead
 	}
 	for done := false; !done; {
@@ -126,56 +129,44 @@ func (s *store) serveReader(w http.ResponseWriter, r *http.Request, it *item, q 
 		steps := it.steps
 		it.mu.Unlock()
 		if s.check {
-			if err := check(q.name, fence.ReadToken(q.token)); err != nil {
+			if err := check(q.Name, fence.ReadToken(q.Token)); err != nil {
 				s.refuse(w, r, err)
 				return
 			}
 		}
 		it.mu.Lock()
 		if done = it.steps == steps; done {
-			if q.verb == history.CheckRead {
-				q.value = it.read()
+			if q.Verb == history.CheckRead {
+				q.Value = it.read()
 			}
-			s.log.Record(q.event(q.name, history.OK, fence.Token(s.guard.ReadMarks()[q.name])))
+			q.Highest = fence.Token(s.guard.ReadMarks()[q.Name])
+			s.log.Record(q)
 		}
 		it.mu.Unlock()
 	}
-	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
+	_, _ = w.Write([]byte(q.Value)) // it fails only if the client has gone
 }
 
 // refuse answers and records a request that the middleware or the database has refused.
 func (s *store) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	q, outcome := requestOf(r), history.Failed
-	var highest fence.Token
+	q := requestOf(r)
+	q.Outcome, q.Error = history.Failed, err.Error()
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
-		outcome, highest = history.Refused, stale.Highest
+		q.Outcome, q.Highest = history.Refused, stale.Highest
 	}
-	e := q.event(q.name, outcome, highest)
-	e.Error = err.Error()
-	s.log.Record(e)
+	s.log.Record(q)
 	if !httpfence.Error(w, err) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	}
 }
 
-type request struct {
-	name  string
-	id    int64
-	verb  history.Verb
-	token fence.Token
-	value string
-}
-
-func requestOf(r *http.Request) request {
+// requestOf returns a request as the event of its application.
+func requestOf(r *http.Request) history.Event {
 	id, _ := strconv.ParseInt(r.FormValue("request"), 10, 64)
 	token, _ := fence.Parse(r.Header.Get(httpfence.Header) + r.Header.Get(httpfence.ReadHeader)) // at most one of them
-	return request{name: r.FormValue("name"), id: id, verb: history.Verb(r.FormValue("verb")), token: token, value: r.FormValue("value")}
-}
-
-func (q request) event(name string, outcome history.Outcome, highest fence.Token) history.Event {
 	return history.Event{
-		Kind: history.Apply, Name: name, Verb: q.verb, Token: q.token, Request: q.id,
-		Outcome: outcome, Value: q.value, Highest: highest,
+		Kind: history.Apply, Name: r.FormValue("name"), Request: id, Verb: history.Verb(r.FormValue("verb")), Token: token,
+		Value: r.FormValue("value"), Outcome: history.OK,
 	}
 }
 
@@ -213,28 +204,28 @@ func openDatabase(ctx context.Context, tb testing.TB) *database {
 
 // serveSQL serves a request to a register in the database. It does not end when the client goes away: what is recorded
 // must be committed.
-func (s *store) serveSQL(w http.ResponseWriter, r *http.Request, q request) {
-	ctx := fence.NewContext(context.WithoutCancel(r.Context()), q.token)
-	record := func() { s.log.Record(q.event(q.name, history.OK, q.token)) }
+func (s *store) serveSQL(w http.ResponseWriter, r *http.Request, q history.Event) {
+	ctx := fence.NewContext(context.WithoutCancel(r.Context()), q.Token)
+	q.Highest = q.Token
 	var err error
 	switch {
-	case q.verb == history.Claim, q.verb.OfReader():
+	case q.Verb == history.Claim, q.Verb.OfReader():
 		s.database.order.Lock()
 		if err = s.database.claimOrRead(ctx, &q); err == nil {
-			record()
+			s.log.Record(q)
 		}
 		s.database.order.Unlock()
 	default:
 		s.database.order.RLock()
-		err = s.database.marks.Do(ctx, s.database.db, q.name, func(ctx context.Context, tx *sql.Tx) (err error) {
-			if q.verb == history.Read {
-				q.value, err = registerIn(ctx, tx, q.name)
+		err = s.database.marks.Do(ctx, s.database.db, q.Name, func(ctx context.Context, tx *sql.Tx) (err error) {
+			if q.Verb == history.Read {
+				q.Value, err = registerIn(ctx, tx, q.Name)
 			} else {
 				_, err = tx.ExecContext(ctx, "INSERT INTO registers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-					q.name, q.value)
+					q.Name, q.Value)
 			}
 			if err == nil {
-				record()
+				s.log.Record(q)
 			}
 			return err
 		})
@@ -244,26 +235,26 @@ func (s *store) serveSQL(w http.ResponseWriter, r *http.Request, q request) {
 		s.refuse(w, r, err)
 		return
 	}
-	_, _ = w.Write([]byte(q.value)) // it fails only if the client has gone
+	_, _ = w.Write([]byte(q.Value)) // it fails only if the client has gone
 }
 
-func (d *database) claimOrRead(ctx context.Context, q *request) error {
-	if q.verb == history.Claim {
-		return d.marks.Claim(ctx, d.db, q.name)
+func (d *database) claimOrRead(ctx context.Context, q *history.Event) error {
+	if q.Verb == history.Claim {
+		return d.marks.Claim(ctx, d.db, q.Name)
 	}
-	ctx = fence.NewReadContext(ctx, fence.ReadToken(q.token))
-	if q.verb == history.ClaimRead {
-		return d.marks.ClaimRead(ctx, d.db, q.name)
+	ctx = fence.NewReadContext(ctx, fence.ReadToken(q.Token))
+	if q.Verb == history.ClaimRead {
+		return d.marks.ClaimRead(ctx, d.db, q.Name)
 	}
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after the commit there is nothing to roll back
-	if err := d.marks.CheckRead(ctx, tx, q.name); err != nil {
+	if err := d.marks.CheckRead(ctx, tx, q.Name); err != nil {
 		return err
 	}
-	if q.value, err = registerIn(ctx, tx, q.name); err != nil {
+	if q.Value, err = registerIn(ctx, tx, q.Name); err != nil {
 		return err
 	}
 	return tx.Commit()
