@@ -8,7 +8,7 @@
 //
 //	kind      by        at                                    fields
 //	enter     caller    before Lock, RLock, Campaign, …       Op, Actor, Name, Verb (see below), With, Try, Value
-//	grant     caller    after that has returned a handle      Op, Actor, Name, Token, Key
+//	grant     caller    after that has returned a handle      Op, Actor, Name, Verb, Token, Key
 //	giveup    caller    after that has returned an error      Op, Outcome, Error
 //	live      caller    before a call of Err returned nil     Op, Verb (see ByContext)
 //	explained caller    after Explain has returned            Op, Error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -43,10 +44,8 @@ type client struct {
 	era    uint16        // of its sessions
 	adopts bool          // its sessions adopt leases that it has granted itself
 
+	session   atomic.Pointer[lease.Session]
 	replacing sync.Mutex // held while a session is replaced
-
-	mu      sync.Mutex // guards the field below
-	session *lease.Session
 }
 
 // newClient returns a client without a session.
@@ -62,13 +61,10 @@ func (c *client) open(ctx context.Context) error {
 		open = adopt
 	}
 	s, err := open(ctx, c.etcd, lease.Options{TTL: c.ttl, Owner: c.name, Era: c.era})
-	if err != nil {
-		return err
+	if err == nil {
+		c.session.Store(s)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.session = s
-	return nil
+	return err
 }
 
 // adopt grants a lease and opens a session on it. Only the session renews the lease, so it expires after the session.
@@ -81,11 +77,7 @@ func adopt(ctx context.Context, etcd *clientv3.Client, opts lease.Options) (*lea
 }
 
 // current is the client's session, which may be closed.
-func (c *client) current() *lease.Session {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.session
-}
+func (c *client) current() *lease.Session { return c.session.Load() }
 
 // replace closes the session and opens another one. If ctx ends before that, the closed session stays.
 func (c *client) replace(ctx context.Context) error {

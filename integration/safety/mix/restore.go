@@ -67,7 +67,7 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 				p.ttl *= 4
 			}
 			p.join(ctx, 0)
-			p.start(&old, func(w *witness) { w.until(working, 1, func(f fate) bool { return f == told }) })
+			p.start(&old, func(w *witness) { w.until(working, 1, told) })
 		}
 	}
 	// The snapshot has the leases of half of the parties. It is so old that no token passes a mark before the era is raised.
@@ -84,7 +84,7 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 	for i := range newcomers {
 		p := &party{restoration: r, client: r.newClient(userOf(ofNewcomer, i))}
 		p.join(ctx, 0)
-		p.start(&unaware, func(w *witness) { w.until(working, 3, func(f fate) bool { return f != nothing }) })
+		p.start(&unaware, func(w *witness) { w.until(working, 3, accepted, told, explained) })
 	}
 	if !inTime(&old, stop) {
 		r.complain("I9", "not every witness got an error that reports the restore, %v after the cluster was back", patience)
@@ -123,7 +123,7 @@ func (r *restoration) raiseEra(ctx context.Context) {
 	for _, p := range r.parties {
 		p.join(ctx, nextEra)
 		p.start(&wg, func(w *witness) {
-			done := w.until(ctx, turns, func(f fate) bool { return f == accepted })
+			done := w.until(ctx, turns, accepted)
 			r.report.count(restoredAfter, done)
 			if done < turns {
 				r.complain("I9", "%s was not served in the next era in %v", w.name, bound)

@@ -178,12 +178,12 @@ func (r *round) settle(ctx context.Context) {
 	r.giveUp()
 	processes.Wait()
 	r.peace(ctx)
-	r.inTime(ctx, func(ctx context.Context) (bool, error) {
+	r.eventually(ctx, func(ctx context.Context) (bool, error) {
 		left, err := r.leftKeys(ctx, roundPrefix(r.number))
 		return len(left) == 0, err
 	})
 	for _, w := range r.watchers {
-		r.inTime(ctx, w.current)
+		r.eventually(ctx, w.current)
 		w.stop()
 		<-w.done
 	}
@@ -208,9 +208,9 @@ func (r *round) awaitCrews(bound time.Duration) {
 	}
 }
 
-// inTime waits until done, for at most the time in which a waiter must be served. While the cluster is slow, that time
+// eventually waits until done, for at most the time in which a waiter must be served. While the cluster is slow, that time
 // begins again.
-func (r *round) inTime(ctx context.Context, done func(context.Context) (bool, error)) {
+func (r *round) eventually(ctx context.Context, done func(context.Context) (bool, error)) {
 	began := r.tape.Now()
 	await(ctx, patience, func(ctx context.Context) (bool, error) {
 		yes, err := done(ctx)

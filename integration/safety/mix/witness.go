@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -41,9 +42,9 @@ func (p *party) start(wg *sync.WaitGroup, work func(*witness)) {
 }
 
 // until takes turns until as many have ended as wanted, and returns how many have.
-func (w *witness) until(ctx context.Context, many int, wanted func(fate) bool) (n int) {
+func (w *witness) until(ctx context.Context, many int, wanted ...fate) (n int) {
 	for n < many && ctx.Err() == nil {
-		if wanted(w.turn(ctx)) {
+		if slices.Contains(wanted, w.turn(ctx)) {
 			n++
 		}
 		sleep(ctx, w.some(1, 10))
