@@ -17,7 +17,7 @@ func (c *checker) requestOutcomes() {
 				done = append(done, e)
 			}
 		}
-		if len(done) > 1 && updates(done[0].Verb) { // claims and reads may be applied repeatedly
+		if len(done) > 1 && done[0].Verb.Updates() { // claims and reads may be applied repeatedly
 			c.bad("I5", done[0].Name, show(done...), "request %d was applied %d times", done[0].Request, len(done))
 		}
 		if q.send == nil {
@@ -49,7 +49,7 @@ func (c *checker) requestOutcomes() {
 			bad("I4", "%s was acknowledged but not applied", q.send.Verb)
 		case outcome == history.OK && q.send.Verb.Reads() && done[0].Value != q.answer.Value:
 			bad("I4", "the resource read %q, but the answer was %q", done[0].Value, q.answer.Value)
-		case outcome != history.OK && len(done) > 0 && updates(q.send.Verb):
+		case outcome != history.OK && len(done) > 0 && q.send.Verb.Updates():
 			bad("I5", "%s was answered %q but applied", q.send.Verb, outcome)
 		case outcome == history.Refused && len(done) == len(q.applied):
 			bad("I4", "%s was answered %q, but the resource has not refused it", q.send.Verb, outcome)
@@ -61,9 +61,5 @@ func (c *checker) requestOutcomes() {
 // asksFor reports whether what the resource has recorded is the request that was sent.
 func (q *request) asksFor(e *history.Event) bool {
 	s := q.send
-	return e.Name == s.Name && e.Verb == s.Verb && e.Token == s.Token && (e.Value == s.Value || !updates(s.Verb))
-}
-
-func updates(v history.Verb) bool {
-	return v == history.Write || v == history.Add || v == history.Increment
+	return e.Name == s.Name && e.Verb == s.Verb && e.Token == s.Token && (e.Value == s.Value || !s.Verb.Updates())
 }

@@ -26,7 +26,7 @@ func (c *checker) resource() {
 		var now time.Duration
 		for _, e := range r.applied {
 			what := "accepted claims"
-			if updates(e.Verb) {
+			if e.Verb.Updates() {
 				what = Accepted
 			}
 			switch {
@@ -82,7 +82,7 @@ func (c *checker) refused(name string, e, writer, reader *history.Event) string 
 	switch {
 	case e.Verb.OfReader():
 		return RefusedReaders
-	case !updates(e.Verb):
+	case !e.Verb.Updates():
 		return refusedOthers
 	case above(e, reader) && !above(e, writer):
 		c.n[RefusedForReaders]++

@@ -17,7 +17,7 @@ type value struct {
 
 // apply applies one event of the resource. It returns what is wrong with the event, "" if nothing is.
 func (v *value) apply(e *history.Event) (wrong string) {
-	if e.Outcome != history.OK || e.Verb.Claims() {
+	if e.Outcome != history.OK {
 		return ""
 	}
 	if e.Verb.Reads() {
@@ -27,6 +27,8 @@ func (v *value) apply(e *history.Event) (wrong string) {
 		return wrong
 	}
 	switch e.Verb {
+	case history.Claim, history.ClaimRead:
+		return ""
 	case history.Add:
 		v.now = strings.TrimPrefix(v.now+","+e.Value, ",")
 	case history.Increment:

@@ -65,8 +65,8 @@ const (
 // Reads reports whether the verb only returns the value.
 func (v Verb) Reads() bool { return v == Read || v == CheckRead }
 
-// Claims reports whether the verb only raises the mark of the resource.
-func (v Verb) Claims() bool { return v == Claim || v == ClaimRead }
+// Updates reports whether the verb changes the value.
+func (v Verb) Updates() bool { return v == Write || v == Add || v == Increment }
 
 // OfReader reports whether a request with that verb has the token of a read lock.
 func (v Verb) OfReader() bool { return v == ClaimRead || v == CheckRead }

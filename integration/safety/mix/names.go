@@ -7,21 +7,6 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// form is the data type of a resource.
-type form int
-
-const (
-	register form = iota
-	set
-	counter
-	forms
-)
-
-// verb returns the verb of an update.
-func (f form) verb() history.Verb {
-	return []history.Verb{history.Write, history.Add, history.Increment}[f]
-}
-
 // names are the names that a round locks, campaigns for and writes to.
 type names struct {
 	Hot, Cold, Elections []string
@@ -92,12 +77,13 @@ func (n names) all() []string {
 // locks are those that are no elections, and of the plain kind.
 func (n names) locks() []string { return slices.Concat(n.Hot, n.Cold) }
 
-// form returns the form of a name's resource. Each group of names has all forms.
-func (n names) form(name string) form {
+// update returns the verb that updates a name's resource: a register, a set or a counter. Each group of names has all.
+func (n names) update(name string) history.Verb {
+	verbs := []history.Verb{history.Write, history.Add, history.Increment}
 	for _, group := range [][]string{n.Hot, n.Cold, n.Elections} {
 		if i := slices.Index(group, name); i >= 0 {
-			return form(i) % forms
+			return verbs[i%len(verbs)]
 		}
 	}
-	return register
+	return history.Write
 }

@@ -37,8 +37,8 @@ type store struct {
 }
 
 type item struct {
-	form form
-	sql  bool // it is in the database
+	update history.Verb
+	sql    bool // it is in the database
 
 	mu    sync.Mutex // guards the fields below; held until the event is recorded, never while a token is checked
 	value string     // of a set: its elements, separated by commas
@@ -49,7 +49,7 @@ func newStore(tb testing.TB, log record, n names, d *database, check bool) *stor
 	tb.Helper()
 	s := &store{log: log, database: d, items: map[string]*item{}, check: check}
 	for _, name := range n.all() {
-		s.items[name] = &item{form: n.form(name), sql: n.inSQL(name)}
+		s.items[name] = &item{update: n.update(name), sql: n.inSQL(name)}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
@@ -69,7 +69,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such resource", http.StatusNotFound)
 		return
 	}
-	if !q.Verb.Reads() && !q.Verb.Claims() {
+	if q.Verb.Updates() {
 		control := q
 		control.Name += history.UnfencedMark
 		s.log.Record(control)
@@ -171,7 +171,7 @@ func requestOf(r *http.Request) history.Event {
 }
 
 func (it *item) read() string {
-	if it.form == counter {
+	if it.update == history.Increment {
 		return cmp.Or(it.value, "0")
 	}
 	return it.value

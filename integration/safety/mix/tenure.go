@@ -12,9 +12,9 @@ import (
 type tenure struct {
 	*worker
 	*held
-	op    int64
-	form  form
-	begun time.Time
+	op     int64
+	update history.Verb
+	begun  time.Time
 
 	value   string // of the resource, when it was last read or written
 	unsure  bool   // a request of this tenure may still arrive
@@ -23,7 +23,7 @@ type tenure struct {
 
 // work claims, reads and then writes. A reader claims and then reads.
 func (w *worker) work(op int64, h *held) {
-	t := &tenure{worker: w, held: h, op: op, form: w.names.form(h.resource), begun: time.Now()}
+	t := &tenure{worker: w, held: h, op: op, update: w.names.update(h.resource), begun: time.Now()}
 	until := t.length()
 	if t.shared {
 		if t.ask(history.ClaimRead, "") == history.OK {
@@ -34,16 +34,16 @@ func (w *worker) work(op int64, h *held) {
 	if t.ask(history.Claim, "") != history.OK || t.ask(history.Read, "") != history.OK {
 		return
 	}
-	if t.form != counter && t.rng.IntN(20) == 0 {
+	if t.update != history.Increment && t.rng.IntN(20) == 0 {
 		// Nobody has the token just below this one: a mark that is off by one would accept it. At a counter the write
 		// would undo increments of others.
-		_, _, _ = t.out.send(t.name, t.resource, op, t.token-1, t.form.verb(), strconv.FormatInt(op, 10)+".before")
+		_, _, _ = t.out.send(t.name, t.resource, op, t.token-1, t.update, strconv.FormatInt(op, 10)+".before")
 	}
 	held := t.repeat(until, func(live bool) {
 		t.write()
 		t.publish(live)
 	})
-	if held && t.form != counter && t.rng.IntN(10) == 0 {
+	if held && t.update != history.Increment && t.rng.IntN(10) == 0 {
 		t.writeLate()
 	}
 }
@@ -102,7 +102,7 @@ func (t *tenure) length() time.Duration {
 
 func (t *tenure) write() {
 	value := strconv.FormatInt(t.op, 10) + "." + strconv.Itoa(t.rng.IntN(1000))
-	if t.form == counter {
+	if t.update == history.Increment {
 		// An increment writes the last known value plus one. After a request of unknown outcome, the value is unknown.
 		n, err := strconv.ParseInt(t.value, 10, 64)
 		if t.unsure || err != nil {
@@ -111,7 +111,7 @@ func (t *tenure) write() {
 		t.value = strconv.FormatInt(n+1, 10)
 		value = t.value
 	}
-	t.ask(t.form.verb(), value)
+	t.ask(t.update, value)
 }
 
 // ask sends a request and keeps what a read has returned.
@@ -138,7 +138,7 @@ func (t *tenure) writeLate() {
 		delay := t.some(0, 1+i*40)
 		t.wg.Go(func() {
 			t.pause(delay)
-			_, _, _ = t.out.send(t.name, t.resource, t.op, t.token, t.form.verb(), strconv.FormatInt(t.op, 10)+lateMark)
+			_, _, _ = t.out.send(t.name, t.resource, t.op, t.token, t.update, strconv.FormatInt(t.op, 10)+lateMark)
 		})
 	}
 }
