@@ -3,7 +3,6 @@ package mix
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -70,15 +69,6 @@ func (s *strike) others(m *etcdproc.Process) []*etcdproc.Process {
 	return slices.DeleteFunc(slices.Clone(s.cluster.Members), func(o *etcdproc.Process) bool { return o == m })
 }
 
-// endpoints names these members as the target of a fault.
-func endpoints(members []*etcdproc.Process) string {
-	list := make([]string, len(members))
-	for i, m := range members {
-		list[i] = m.Endpoint()
-	}
-	return strings.Join(list, " and ")
-}
-
 // onLeader injects a fault at the leader, if there is one.
 func onLeader(do func(*strike, *etcdproc.Process) bool) func(*strike) bool {
 	return func(s *strike) bool {
@@ -114,7 +104,7 @@ func isolateLeader(s *strike, leader *etcdproc.Process) bool {
 func loseQuorum(s *strike) bool {
 	members := slices.Clone(s.cluster.Members)
 	s.rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
-	s.begin(endpoints(members[:2]))
+	s.begin((&etcdproc.Cluster{Members: members[:2]}).Endpoints()...)
 	return paused(s, members[:2], 500, 2500)
 }
 

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,8 +127,8 @@ type strike struct {
 }
 
 // begin records the fault, right before it begins.
-func (s *strike) begin(target string) {
-	s.begun = history.Event{Kind: history.Fault, Fault: s.tape.ID(), Name: s.kind, Target: target}
+func (s *strike) begin(targets ...string) {
+	s.begun = history.Event{Kind: history.Fault, Fault: s.tape.ID(), Name: s.kind, Target: strings.Join(targets, " and ")}
 	s.tape.Record(s.begun)
 }
 

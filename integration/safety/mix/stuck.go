@@ -24,7 +24,7 @@ func slowDisk(s *strike) bool {
 	if leader := s.leader(); hangs && leader != nil {
 		members, d = []*etcdproc.Process{leader}, ttl+500*time.Millisecond
 	}
-	s.begin(endpoints(members))
+	s.begin((&etcdproc.Cluster{Members: members}).Endpoints()...)
 	set := func(d time.Duration) bool {
 		hit := true
 		for _, m := range members {
