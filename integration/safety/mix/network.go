@@ -16,7 +16,7 @@ const lateAnswers = "late answers, then none"
 // networkFaults affect all requests and answers of a client.
 func networkFaults() []kind {
 	all := func(do func(*faults.Proxy)) func(*strike) bool {
-		return onClient(func(s *strike, c *client) bool { return s.onProxies(c.proxies, do) })
+		return onClient(func(s *strike, c *client) bool { return s.onLink(c.link, do) })
 	}
 	return []kind{
 		{"black hole", all((*faults.Proxy).BlackHole)},
@@ -26,7 +26,7 @@ func networkFaults() []kind {
 		{"refuse", all((*faults.Proxy).Refuse)},
 		{"slow", all(delay)},
 		{"dead endpoint", onClient(func(s *strike, c *client) bool {
-			return s.onProxies([]*faults.Proxy{pick(s.rng, c.proxies)}, (*faults.Proxy).BlackHole)
+			return s.onLink(&link{proxies: []*faults.Proxy{pick(s.rng, c.proxies)}}, (*faults.Proxy).BlackHole)
 		})},
 		{lateAnswers, onClient(lateThenNone)},
 	}
@@ -45,11 +45,11 @@ func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	}
 }
 
-// traffic is what proxies had to carry: connections, and bytes in both directions.
+// traffic is what a link had to carry: connections, and bytes in both directions.
 type traffic struct{ connections, received, waiting int64 }
 
-func trafficOf(proxies []*faults.Proxy) (sum traffic) {
-	for _, p := range proxies {
+func (l *link) traffic() (sum traffic) {
+	for _, p := range l.proxies {
 		sum.connections += int64(p.Connections())
 		for _, t := range []faults.Traffic{p.Requests.Traffic(), p.Answers.Traffic()} {
 			sum.received += t.Received
@@ -59,18 +59,14 @@ func trafficOf(proxies []*faults.Proxy) (sum traffic) {
 	return sum
 }
 
-// onProxies does something to proxies for a while. It has met something if connections broke or bytes arrived: these were
+// onLink does something to all proxies of a link for a while. It has met something if connections broke or bytes arrived: these were
 // held or delayed, or came over a new connection.
-func (s *strike) onProxies(proxies []*faults.Proxy, do func(*faults.Proxy)) bool {
-	before := trafficOf(proxies)
-	for _, p := range proxies {
-		do(p)
-	}
+func (s *strike) onLink(l *link, do func(*faults.Proxy)) bool {
+	before := l.traffic()
+	l.each(do)
 	s.lastAny()
-	after := trafficOf(proxies)
-	for _, p := range proxies {
-		p.Restore()
-	}
+	after := l.traffic()
+	l.each((*faults.Proxy).Restore)
 	return after.connections < before.connections || after.received > before.received
 }
 
