@@ -130,22 +130,15 @@ func (w *worker) candidate(s *lease.Session) locker {
 // take acquires a lock in a random one of its forms and holds it for a while.
 func (w *worker) take(k locker) {
 	form := w.rng.IntN(4)
-	switch {
-	case form == 0 && k.try != nil:
-		w.tryOut(k)
-	case form == 1 && k.do != nil:
+	if form == 0 && k.do != nil {
 		w.do(k)
-	default:
-		ctx, cancel := w.wait()
-		defer cancel()
-		_ = w.under(ctx, k, w.work) // the error is recorded
+		return
 	}
-}
-
-func (w *worker) tryOut(k locker) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*ttl)
+	if form == 1 && k.try != nil {
+		k.enter.Try, k.lock = true, k.try
+	}
+	ctx, cancel := w.wait()
 	defer cancel()
-	k.enter.Try, k.lock = true, k.try
 	_ = w.under(ctx, k, w.work) // the error is recorded
 }
 
@@ -201,7 +194,10 @@ func (w *worker) do(k locker) {
 			cancel()
 			w.pause(w.some(100, 300))
 		}
-		w.finish(doing, op)
+		if doing.Err() != nil { // the form must not release the lock before the function has returned
+			w.pause(w.some(20, 60))
+		}
+		w.log.Record(history.Event{Kind: history.Release, Op: op, Verb: history.Returned})
 		return nil
 	}, func(err error) {
 		w.released(op, err)
@@ -224,15 +220,6 @@ func scoped(ctx context.Context, session *lease.Session) func() error {
 		}
 		return context.Cause(ctx)
 	}
-}
-
-// finish ends a function that runs under a scoped form. If the function's context has ended, finish delays the return:
-// the form must not release the lock before it.
-func (w *worker) finish(ctx context.Context, op int64) {
-	if ctx.Err() != nil {
-		w.pause(w.some(20, 60))
-	}
-	w.log.Record(history.Event{Kind: history.Release, Op: op, Verb: history.Returned})
 }
 
 // enter records that the worker is about to wait, and returns the lease that it uses.
