@@ -284,7 +284,7 @@ func (b *book) sort() {
 	slices.SortStableFunc(b.ops, func(x, y *acquisition) int { return cmp.Compare(x.enter.At, y.enter.At) })
 	slices.SortStableFunc(b.observed, func(x, y *history.Event) int { return cmp.Compare(x.At, y.At) })
 	slices.SortStableFunc(b.faults, func(x, y *disturbance) int { return cmp.Compare(x.begin.At, y.begin.At) })
-	for _, a := range b.ops {
+	for _, a := range slices.Concat(b.ops, b.peers) {
 		if a.grant != nil {
 			b.granted[a.name()] = append(b.granted[a.name()], a)
 		}

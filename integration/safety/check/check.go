@@ -106,7 +106,6 @@ func Check(events []history.Event) Report {
 		{"intervals", c.each(c.slot)},
 		{"intervals", c.each(c.afterlife)},
 		{"intervals", c.intervals},
-		{"intervals", c.countPeers},
 		{"release", c.each(c.loud)},
 		{"release", c.each(c.returned)},
 		{"deadline", c.leaseEnds},

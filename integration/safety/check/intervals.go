@@ -30,6 +30,10 @@ func (c *checker) intervals() {
 		}
 	}
 	for name, all := range c.granted {
+		if strings.HasSuffix(name, history.PeerMark) {
+			c.countPeers(all)
+			continue
+		}
 		var writer, anybody, first *acquisition // the first that was granted, of those with higher tokens; first: even if it was excused
 		for n, a := range slices.Backward(all) {
 			switch {
@@ -65,21 +69,12 @@ func (c *checker) intervals() {
 	}
 }
 
-// countPeers counts the holders of etcd's own mutex that took themselves for holders when the next one was granted it.
-func (c *checker) countPeers() {
-	holders := map[string][]*acquisition{}
-	for _, a := range c.peers {
-		if a.grant != nil {
-			holders[a.enter.Name] = append(holders[a.enter.Name], a)
-		}
-	}
-	for _, all := range holders {
-		slices.SortStableFunc(all, func(x, y *acquisition) int { return cmp.Compare(x.grant.At, y.grant.At) })
-		for n := 1; n < len(all); n++ {
-			live, left := all[n-1].lastLive, all[n-1].release
-			if next := all[n].grant.At; live != nil && live.At > next && (left == nil || left.At > next) {
-				c.n[PeerOverlaps]++
-			}
+// countPeers counts the holders of a mutex of etcd that took themselves for holders when the next one was granted it.
+func (c *checker) countPeers(all []*acquisition) {
+	for n := 1; n < len(all); n++ {
+		live, left := all[n-1].lastLive, all[n-1].release
+		if next := all[n].grant.At; live != nil && live.At > next && (left == nil || left.At > next) {
+			c.n[PeerOverlaps]++
 		}
 	}
 }

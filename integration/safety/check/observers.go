@@ -10,7 +10,8 @@ import (
 // observers checks that no observer goes back to a lower token, that the key of each leader that it saw was first in
 // its queue, as far as the watch saw the key, and that it missed no leader, nor that nobody led. Leaders follow each other
 // in the order of their revisions, so a leader whose revision lies between those of two that an observer saw led between
-// these two. Nobody led if the first of them had ended before the second came.
+// these two. Nobody led if the first of them had ended before the second came. At the end, each observer has seen the last
+// leader since the faults have healed, and that nobody leads.
 func (c *checker) observers() {
 	w := &c.watch
 	led := map[string][]*key{} // by queue, in order
