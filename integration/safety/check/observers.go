@@ -75,11 +75,10 @@ func (c *checker) observers() {
 		return
 	}
 	for who, nobody := range none { // at the end, after the faults
-		seen := highest[who]
-		for _, k := range led[who.name+"/"] {
-			if k.put.At > c.healed && (seen == nil || revision(seen.Token) < k.put.Created) {
-				c.bad("I8", who.name, show(seen, k.put, k.del), "%s has not seen the leader of revision %d", who.actor, k.put.Created)
-				break
+		seen, leaders := highest[who], c.granted[who.name]
+		if n := len(leaders); n > 0 && leaders[n-1].grant.At > c.healed { // of keys whose acquisition failed it may see no more
+			if last := leaders[n-1]; seen == nil || revision(seen.Token) < revision(last.token()) {
+				c.bad("I8", who.name, show(seen, last.grant), "%s has not seen the last leader, of token %d", who.actor, last.token())
 			}
 		}
 		if !nobody && c.healed < forever {
