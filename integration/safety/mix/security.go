@@ -70,8 +70,7 @@ func (s *strike) awaitAgreement() {
 // replaceCertificate makes a client reconnect with a new certificate. The fault has met something if a renewal is
 // answered after that.
 func replaceCertificate(s *strike, c *client) bool {
-	cert := s.secured.authority.Issue(s.tb)
-	_, shown := c.id.offer(&cert)
+	shown := c.id.offer(s.secured.authority.Issue(s.tb))
 	c.each((*faults.Proxy).Cut)
 	ctx, cancel := context.WithTimeout(s.ctx, 2*ttl)
 	defer cancel()
@@ -90,11 +89,10 @@ func refuseCertificate(s *strike, c *client) bool {
 	if s.rng.IntN(2) == 0 {
 		by, flaws = s.secured.stranger, nil
 	}
-	cert := by.Issue(s.tb, flaws...)
-	good, shown := c.id.offer(&cert)
+	shown := c.id.offer(by.Issue(s.tb, flaws...))
 	c.each((*faults.Proxy).Cut)
 	s.lastAny()
-	c.id.offer(good)
+	c.id.offer(s.secured.authority.Issue(s.tb))
 	return closed(shown)
 }
 
@@ -186,25 +184,24 @@ type identity struct {
 	secured *secured
 
 	mu    sync.Mutex // guards the fields below
-	cert  *tls.Certificate
+	cert  tls.Certificate
 	shown chan struct{} // closed when a connection has presented the certificate
 }
 
 func (s *secured) newIdentity(tb testing.TB, user string) *identity {
 	tb.Helper()
-	cert := s.authority.Issue(tb)
 	i := &identity{user: user, secured: s}
-	i.offer(&cert)
+	i.offer(s.authority.Issue(tb))
 	return i
 }
 
-// offer sets the certificate for new connections. It returns the previous certificate, and a channel that is closed
-// when a connection has presented the new one.
-func (i *identity) offer(cert *tls.Certificate) (before *tls.Certificate, shown <-chan struct{}) {
+// offer sets the certificate for new connections. It returns a channel that is closed when a connection has presented
+// it.
+func (i *identity) offer(cert tls.Certificate) (shown <-chan struct{}) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	before, i.cert, i.shown = i.cert, cert, make(chan struct{})
-	return before, i.shown
+	i.cert, i.shown = cert, make(chan struct{})
+	return i.shown
 }
 
 func (i *identity) show(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -213,7 +210,8 @@ func (i *identity) show(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if !closed(i.shown) {
 		close(i.shown)
 	}
-	return i.cert, nil
+	cert := i.cert
+	return &cert, nil
 }
 
 func (i *identity) tls() *tls.Config {
