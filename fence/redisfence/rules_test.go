@@ -33,7 +33,7 @@ func verbs(f *redisfence.Marks) map[string]fencetest.Verb {
 			return err
 		},
 	} {
-		all[name] = fencetest.Verb{Call: write}
+		all[name] = fencetest.Verb{Call: write, Writes: true}
 	}
 	return all
 }
@@ -69,23 +69,14 @@ func TestMarks_rules(t *testing.T) {
 	for name, v := range verbs(strict) {
 		require.NoError(t, call(t, v, 1, "warm "+name), "the server knows the script")
 	}
-	rules := fencetest.Rules{
-		Verbs: verbs(strict), Lax: verbs(lax), Told: told,
-		Marks: func(t *testing.T, resource string) fencetest.Marks {
-			t.Helper()
-			value := get(t, c, strict.MarkKey(resource))
-			m, ok := admission.ParseMarks(value)
-			require.True(t, ok || value == "", "%q", value)
-			return fencetest.Marks(m)
-		},
-	}
+	rules := fencetest.Rules{Verbs: verbs(strict), Lax: verbs(lax), Told: told, Marks: marksOn(c, strict)}
 	rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {
 		t.Helper()
 		require.NoError(t, c.Del(t.Context(), "data").Err())
 		require.NoError(t, c.ConfigResetStat(t.Context()).Err())
 		return func(s fencetest.Step) {
 			want := [3]int{1, 2, 0} // one GET is the test's own
-			writes := s.Err == nil && (s.Name == "Set" || s.Name == "Do" || s.Name == "Run")
+			writes := s.Err == nil && s.Verb.Writes
 			if writes {
 				want[2]++
 			}
@@ -123,51 +114,45 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	}
 }
 
-// A write is delayed at each of its requests: EVALSHA, and EVAL if the server does not know the script yet. Meanwhile a
-// newer holder acts, or a holder of another lock, also with an older token.
-func TestMarks_overtakenOnTheWay(t *testing.T) {
-	other := &fence.OtherLockError{Resource: "orders", Token: 41, Lock: "accounts", Follows: "ledger"}
-	for _, tt := range []struct {
-		verb, lock string
-		token      fence.Token
-		want       error
-	}{
-		{"Claim", "accounts", 54, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54}},
-		{"ClaimRead", "accounts", 54, &fence.StaleError{Resource: "orders", Token: 41, Highest: 54, ByReader: true}},
-		{"Claim", "ledger", 30, other},
-		{"ClaimRead", "ledger", 30, other},
-		{"Move", "ledger", 50, other},
-	} {
-		for _, way := range []struct{ at, sent string }{
-			{"evalsha", "evalsha"}, {"evalsha", "evalsha eval"}, {"eval", "evalsha eval"},
-		} {
-			t.Run(fmt.Sprintf("%s of %s at %s of %s", tt.verb, tt.lock, way.at, way.sent), func(t *testing.T) {
-				c := newClient(t)
-				successor, known := newFence(t, c), way.sent == "evalsha"
-				require.NoError(t, successor.Claim(as(t, 30), "orders"), "the mark has no name yet")
-				if known {
-					require.NoError(t, successor.Set(as(t, 1), "other", "other", 1))
-				} else {
-					require.NoError(t, c.ScriptFlush(t.Context()).Err())
-				}
-				paused := shared.client(t)
-				var sent []string
-				paused.AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-					if strings.HasPrefix(cmd.Name(), "eval") {
-						sent = append(sent, cmd.Name())
-					}
-					if cmd.Name() == way.at {
-						v := verbs(successor)[tt.verb]
-						require.NoError(t, v.Call(v.Context(ctx, tt.token, tt.lock), "orders"))
-					}
-					return next(ctx, cmd)
-				}))
-				err := newFence(t, paused).Set(of(t, "accounts", 41), "orders", "data", "late")
-				require.Equal(t, tt.want, err)
-				require.Equal(t, way.sent, strings.Join(sent, " "))
-				require.Empty(t, get(t, c, "data"))
-			})
+// Another holder acts before and after each request of each verb: EVALSHA, and EVAL if the server does not know the
+// script yet.
+func TestMarks_overlap(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		c := newClient(t)
+		paused, others := shared.client(t), newFence(t, c)
+		at, other := 0, func() {}
+		moment := func() {
+			if at--; at == 0 {
+				require.NoError(t, c.Del(t.Context(), "data").Err())
+				other()
+			}
 		}
+		paused.AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if !strings.HasPrefix(cmd.Name(), "eval") { // the connection's own
+				return next(ctx, cmd)
+			}
+			moment()
+			defer moment()
+			return next(ctx, cmd)
+		}))
+		rules := fencetest.Rules{Verbs: verbs(newFence(t, paused)), Marks: marksOn(c, others)}
+		rules.Overlap(t, verbs(others), func(nth int, act func()) {
+			at, other = nth, act
+			if !known {
+				require.NoError(t, c.ScriptFlush(t.Context()).Err())
+			}
+		}, func(string) string { return get(t, c, "data") })
+	}
+}
+
+// marksOn reads the marks of a resource.
+func marksOn(c *redis.Client, f *redisfence.Marks) func(t *testing.T, resource string) fencetest.Marks {
+	return func(t *testing.T, resource string) fencetest.Marks {
+		t.Helper()
+		value := get(t, c, f.MarkKey(resource))
+		m, ok := admission.ParseMarks(value)
+		require.True(t, ok || value == "", "%q", value)
+		return fencetest.Marks(m)
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 // verbs returns the verbs of a bucket.
 func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
 	all := fencetest.VerbsOf(b.Claim, b.Check, b.Move, b.ClaimRead, b.CheckRead)
-	all["Put"] = fencetest.Verb{Call: func(ctx context.Context, key string) error { return b.Put(ctx, key, []byte("new")) }}
-	all["Update"] = fencetest.Verb{Call: func(ctx context.Context, key string) error {
+	all["Put"] = fencetest.Verb{Writes: true, Call: func(ctx context.Context, key string) error { return b.Put(ctx, key, []byte("new")) }}
+	all["Update"] = fencetest.Verb{Writes: true, Call: func(ctx context.Context, key string) error {
 		return b.Update(ctx, key, func([]byte) ([]byte, error) { return []byte("new"), nil })
 	}}
 	return all
@@ -33,25 +33,23 @@ func of(t *testing.T, lock string, token fence.Token) context.Context {
 	return fencetest.Verb{}.Holder(t.Context(), token, lock)
 }
 
-// writes reports whether a verb also writes if no mark has to change.
-func writes(verb string) bool { return verb == "Put" || verb == "Update" }
-
 // marks reads the line of an object.
-func marks(t *testing.T, body []byte) (m fencetest.Marks) {
+func (m *memory) marks(t *testing.T, key string) (found fencetest.Marks) {
 	t.Helper()
+	body := m.objects["/data/"+key]
 	if len(body) == 0 {
-		return m
+		return found
 	}
 	line, _, _ := strings.Cut(string(body), "\n")
 	f := strings.Split(line, " ")
 	require.Len(t, f, 7)
-	_, err := fmt.Sscan(f[4]+" "+f[5], (*int64)(&m.Write), (*int64)(&m.Read))
+	_, err := fmt.Sscan(f[4]+" "+f[5], (*int64)(&found.Write), (*int64)(&found.Read))
 	require.NoError(t, err)
 	if f[6] != "" {
-		m.Lock, err = wire.DecodeLock(f[6:])
+		found.Lock, err = wire.DecodeLock(f[6:])
 		require.NoError(t, err)
 	}
-	return m
+	return found
 }
 
 // payload returns the payload of an object, "" if there is none.
@@ -70,19 +68,13 @@ func TestBucket_rules(t *testing.T) {
 	var store memory
 	strict := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
 	lax := newBucket(t, store.RoundTrip, s3fence.Options{AllowUnnamed: true, Hooks: told.Hooks()})
-	rules := fencetest.Rules{
-		Verbs: verbs(strict), Lax: verbs(lax), Told: told,
-		Marks: func(t *testing.T, key string) fencetest.Marks {
-			t.Helper()
-			return marks(t, store.objects["/data/"+key])
-		},
-	}
+	rules := fencetest.Rules{Verbs: verbs(strict), Lax: verbs(lax), Told: told, Marks: store.marks}
 	rules.Watch = func(t *testing.T, key string) func(fencetest.Step) {
 		t.Helper()
 		before := store.objects["/data/"+key]
 		clear(store.sent)
 		return func(s fencetest.Step) {
-			changes := s.Err == nil && (writes(s.Name) || s.Before != s.After)
+			changes := s.Err == nil && (s.Verb.Writes || s.Before != s.After)
 			require.Equal(t, changes, !bytes.Equal(before, store.objects["/data/"+key]), "%+v", s)
 			want := []int{1, 0}
 			if changes {
@@ -99,84 +91,23 @@ func TestBucket_rules(t *testing.T) {
 	rules.Names(t, 1024)
 }
 
-// Another holder acts at each step of each verb. The first of the two is decided by the object as it was, the second by
-// what the first has left.
-func TestBucket_anotherAtEveryStep(t *testing.T) {
-	type call struct {
-		verb, lock string
-		token      fence.Token
-	}
-	for _, before := range []fencetest.Marks{{}, {Write: 40}, {Write: 40, Lock: "accounts"}} {
-		for _, comer := range []call{
-			{"Claim", "accounts", 54},
-			{"ClaimRead", "accounts", 54},
-			{"Put", "accounts", 54},
-			{"Claim", "report", 54},
-			{"ClaimRead", "report", 54},
-			{"Move", "ledger", 54},
-		} {
-			for _, own := range []call{
-				{"Put", "accounts", 50},
-				{"Put", "accounts", 60},
-				{"Put", "", 60},
-				{"Update", "accounts", 50},
-				{"Update", "accounts", 60},
-				{"Claim", "accounts", 50},
-				{"Claim", "", 60},
-				{"ClaimRead", "accounts", 50},
-				{"ClaimRead", "accounts", 60},
-				{"CheckRead", "accounts", 50},
-				{"CheckRead", "", 60},
-				{"Move", "stock", 50},
-				{"Move", "stock", 60},
-			} {
-				for _, s := range []step{{http.MethodGet, false}, {http.MethodGet, true}, {http.MethodPut, false}, {http.MethodPut, true}} {
-					_, refused := before.After(verbs(nil)[own.verb], own.token, own.lock, false) // by its first read
-					if refused != nil && s.method == http.MethodPut {
-						continue
-					}
-					t.Run(fmt.Sprint(own, s, comer, before), func(t *testing.T) {
-						var store memory
-						b, other := newBucket(t, store.RoundTrip, s3fence.Options{}), newBucket(t, store.serve, s3fence.Options{})
-						if before.Write != 0 {
-							put := verbs(other)["Put"]
-							require.NoError(t, put.Call(put.Holder(t.Context(), before.Write, before.Lock), "rows"))
-						}
-						var comerErr error
-						var left string
-						var between []byte
-						comes := verbs(other)[comer.verb]
-						store.at = map[step]func(){s: func() {
-							left = payload(t, other, "rows")
-							comerErr = comes.Call(comes.Context(t.Context(), comer.token, comer.lock), "rows")
-							between = store.objects["/data/rows"]
-						}}
-						v := verbs(b)[own.verb]
-						err := v.Call(v.Holder(t.Context(), own.token, own.lock), "rows")
-
-						if s == (step{http.MethodPut, true}) || s.answered && refused != nil {
-							after, want := before.After(v, own.token, own.lock, false)
-							fencetest.RequireRefusal(t, want, err, "rows", "it was first")
-							after, want = after.After(comes, comer.token, comer.lock, false)
-							fencetest.RequireRefusal(t, want, comerErr, "rows", "it came second")
-							require.Equal(t, after, marks(t, store.objects["/data/rows"]))
-							require.True(t, comer.verb == "Put" && comerErr == nil || payload(t, b, "rows") == left, "a write is lost")
-							return
-						}
-						middle, want := before.After(comes, comer.token, comer.lock, false)
-						fencetest.RequireRefusal(t, want, comerErr, "rows", "it was first")
-						after, want := middle.After(v, own.token, own.lock, false)
-						fencetest.RequireRefusal(t, want, err, "rows", "it came second")
-						require.Equal(t, after, marks(t, store.objects["/data/rows"]))
-						if want != nil || middle == after && !writes(own.verb) {
-							require.Equal(t, between, store.objects["/data/rows"], "written for nothing")
-							require.LessOrEqual(t, store.sent[http.MethodPut], 1)
-						}
-					})
-				}
-			}
+// Another holder acts before and after each request of each verb.
+func TestBucket_overlap(t *testing.T) {
+	var store memory
+	at, other := 0, func() {}
+	moment := func() {
+		if at--; at == 0 {
+			other()
 		}
 	}
+	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
+		moment()
+		defer moment()
+		return store.RoundTrip(r)
+	}, s3fence.Options{})
+	rules, plain := fencetest.Rules{Verbs: verbs(b), Marks: store.marks}, newBucket(t, store.RoundTrip, s3fence.Options{})
+	rules.Overlap(t, verbs(plain), func(nth int, act func()) { at, other = nth, act },
+		func(key string) string { return payload(t, plain, key) })
 }
 
 // A write or its answer is lost, or the client gets the answer to a proxy's copy of the request, and others write before
@@ -240,16 +171,16 @@ func TestBucket_lostMessages(t *testing.T) {
 						next, refused := after.After(v, 54, "accounts", false)
 						done := lost != "write" && len(since) < 2
 						again := lost == "write" && len(since) < 2 && refused == nil
-						if again && (writes(verb) || next != after) {
+						if again && (v.Writes || next != after) {
 							require.Equal(t, 2, puts)
 						} else {
 							require.Equal(t, 1, puts)
 						}
 						if again {
-							require.Equal(t, next, marks(t, store.objects["/data/rows"]))
+							require.Equal(t, next, store.marks(t, "rows"))
 						}
 						if done || again {
-							require.True(t, !writes(verb) || payload(t, b, "rows") == "new")
+							require.True(t, !v.Writes || payload(t, b, "rows") == "new")
 							require.NoError(t, err)
 							return
 						}

@@ -230,11 +230,11 @@ var fenceMutants = table{
 	"fence/etcdfence/mark.go": {
 		"etcdfence: raises a mark without a comparison": {
 			`cond = clientv3.Compare(clientv3.ModRevision(key), "[-=", rev-]{+>", min(rev, -1)+})`,
-			killer{inEtcdfence, "TestMarks_interleaved/lower,_newer_between", `require.Equal(t, tt.refused, err)`},
+			killer{inEtcdfence, "TestMarks_overlap", `rules.Overlap(t, verbs(newMarks(`},
 		},
 		"etcdfence: a reader raises the marks without a comparison": {
 			`[-cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev)-]{+if cond = clientv3.Compare(clientv3.ModRevision(key), "=", rev); by.Read { cond = clientv3.Compare(clientv3.ModRevision(key), ">", int64(-1)) }+}`,
-			killer{inEtcdfence, "TestMarks_interleaved/a_reader,_a_newer_writer", `require.Equal(t, tt.refused, err)`},
+			killer{inEtcdfence, "TestMarks_overlap", `rules.Overlap(t, verbs(newMarks(`},
 		},
 	},
 	"fence/internal/sqlmark/do.go": {

@@ -1,6 +1,6 @@
 // Package fencetest has the tests that every fence must pass. [Wire] tests the protocols that carry a token. [Rules]
-// and [Refuse] test how each verb of a store treats marks and tokens. [Grants] plays histories of a read/write lock.
-// [Random] tests a store with many holders.
+// and [Refuse] test how each verb of a store treats marks and tokens, by itself and while another holder acts. [Grants]
+// plays histories of a read/write lock. [Random] tests a store with many holders.
 //
 // # Random
 //

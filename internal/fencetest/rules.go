@@ -22,10 +22,11 @@ type Marks struct {
 
 // Verb is a verb of a store. By default it is for writers and raises their mark.
 type Verb struct {
-	Call  func(ctx context.Context, resource string) error
-	Reads bool // the token is a reader's
-	Looks bool // the verb raises no mark
-	Moves bool // the resource follows the token's lock from then on
+	Call   func(ctx context.Context, resource string) error
+	Reads  bool // the token is a reader's
+	Looks  bool // the verb raises no mark
+	Moves  bool // the resource follows the token's lock from then on
+	Writes bool // the verb writes "new" as the data
 }
 
 // VerbsOf returns the verbs that every store has, by their names.
@@ -200,24 +201,27 @@ func (r Rules) have(t *testing.T, m Marks) string {
 // ends in resource.
 func RequireRefusal(t *testing.T, want, err error, resource, what string) {
 	t.Helper()
-	stale, isStale := errors.AsType[*fence.StaleError](err)
-	other, isOther := errors.AsType[*fence.OtherLockError](err)
-	switch {
-	case want == nil:
-		require.NoError(t, err, what)
-		return
-	case isStale:
-		require.True(t, strings.HasSuffix(stale.Resource, resource), "%s: %v", what, err)
-		stale.Resource = ""
-		require.Equal(t, want, stale, what)
-	case isOther:
-		require.True(t, strings.HasSuffix(other.Resource, resource), "%s: %v", what, err)
-		other.Resource = ""
-		require.Equal(t, want, other, what)
-	default:
-		require.Equal(t, want, err, what)
+	of, refusal := split(err)
+	require.Equal(t, want, refusal, what)
+	if want != nil {
+		require.True(t, strings.HasSuffix(of, resource), "%s: %v", what, err)
+		require.NotEqual(t, errors.Is(err, fence.ErrStale), errors.Is(err, fence.ErrOtherLock), what)
 	}
-	require.NotEqual(t, errors.Is(err, fence.ErrStale), errors.Is(err, fence.ErrOtherLock), what)
+}
+
+// split returns the resource of a refusal and the refusal without it, or another error as it is.
+func split(err error) (resource string, bare error) {
+	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
+		bare := *stale
+		bare.Resource = ""
+		return stale.Resource, &bare
+	}
+	if other, ok := errors.AsType[*fence.OtherLockError](err); ok {
+		bare := *other
+		bare.Resource = ""
+		return other.Resource, &bare
+	}
+	return "", err
 }
 
 // Names tests that names of locks and resources are compared byte by byte, whatever they look like. longest is the
