@@ -1,7 +1,6 @@
 package s3fence_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -139,60 +138,6 @@ func TestBucket_Put_notReadBack(t *testing.T) {
 				}
 				require.NotEmpty(t, store.objects)
 			})
-		}
-	}
-}
-
-// The first attempt is delayed in the network. If it arrives just before the second, the second is refused, and both
-// count as one write. If it arrives after the second, or after a successor's claim and write, its condition is false.
-func TestBucket_lateCopy(t *testing.T) {
-	for verb, want := range map[string]string{"Put": "new", "Update": "new", "Claim": "base", "ClaimRead": "base"} {
-		for _, exists := range []bool{false, true} {
-			for _, inTime := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/there is one %t/before the second attempt %t", verb, exists, inTime), func(t *testing.T) {
-					var store memory
-					newer, attempts := newBucket(t, store.RoundTrip, s3fence.Options{}), 0
-					var arrive func(status int)
-					b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-						if r.Method != http.MethodPut {
-							return store.RoundTrip(r)
-						}
-						switch attempts++; {
-						case attempts == 1:
-							body, err := io.ReadAll(r.Body)
-							if err != nil {
-								return nil, err
-							}
-							arrive = func(status int) {
-								late := r.Clone(t.Context())
-								late.Body = io.NopCloser(bytes.NewReader(body))
-								resp, err := store.RoundTrip(late)
-								require.NoError(t, err)
-								require.Equal(t, status, resp.StatusCode)
-							}
-							return nil, errors.New("reset")
-						case inTime:
-							arrive(http.StatusOK)
-						}
-						return store.RoundTrip(r)
-					}, s3fence.Options{})
-					if exists {
-						require.NoError(t, newer.Put(of(t, "", 40), "key", []byte("base")))
-					}
-					v := verbs(b)[verb]
-					require.NoError(t, v.Call(v.Context(t.Context(), 41), "key"))
-					require.Equal(t, 2, attempts)
-					if exists {
-						require.Equal(t, want, payload(t, newer, "key"), "done once")
-					}
-					arrive(http.StatusPreconditionFailed)
-					require.NoError(t, newer.Claim(of(t, "", 54), "key"))
-					arrive(http.StatusPreconditionFailed)
-					require.NoError(t, newer.Put(of(t, "", 54), "key", []byte("54")))
-					arrive(http.StatusPreconditionFailed)
-					require.Equal(t, "54", payload(t, newer, "key"))
-				})
-			}
 		}
 	}
 }
