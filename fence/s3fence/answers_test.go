@@ -38,10 +38,12 @@ func TestBucket_Put_answers(t *testing.T) {
 		code   string
 		done   bool  // the write is done before this answer
 		times  int   // the number of writes that get this answer
+		unread bool  // after it nothing can be read
+		ends   bool  // the context ends meanwhile
 		want   error // nil: success
 	}{
-		"no connection":                {err: &net.OpError{Op: "dial", Err: errors.New("refused")}, times: always, want: s3fence.ErrContended},
-		"connection lost":              {err: &net.OpError{Op: "read", Err: errors.New("reset")}, times: always, want: s3fence.ErrUnknown},
+		"no connection":                {err: &net.OpError{Op: "dial", Err: errReset}, times: always, want: s3fence.ErrContended},
+		"connection lost":              {err: &net.OpError{Op: "read", Err: errReset}, times: always, want: s3fence.ErrUnknown},
 		"conflict, once":               {status: 409, code: "ConditionalRequestConflict", times: 1},
 		"conflict, always":             {status: 409, code: "ConditionalRequestConflict", times: always, want: s3fence.ErrContended},
 		"slow down, done":              {status: 503, code: "SlowDown", done: true, times: always},
@@ -54,17 +56,30 @@ func TestBucket_Put_answers(t *testing.T) {
 		"no bucket":                    {status: 404, code: "NoSuchBucket", times: 1, want: errRefused},
 		"forbidden":                    {status: 403, code: "AccessDenied", times: 1, want: errRefused},
 		"no conditional writes":        {status: 501, code: "NotImplemented", times: 1, want: errRefused},
+
+		"connection lost, then forbidden":     {err: errReset, done: true, times: 1, unread: true, want: s3fence.ErrUnknown},
+		"connection lost, then ended":         {err: errReset, done: true, times: 1, unread: true, ends: true, want: s3fence.ErrUnknown},
+		"412 to a copy, and then forbidden":   {status: 412, code: "PreconditionFailed", done: true, times: 1, unread: true, want: s3fence.ErrUnknown},
+		"412 to a copy, and then it is ended": {status: 412, code: "PreconditionFailed", done: true, times: 1, unread: true, ends: true, want: s3fence.ErrUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var store memory
 				var writes int
+				ctx, end := context.WithCancelCause(fence.NewContext(t.Context(), 54))
+				defer end(nil)
 				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 					if r.Method != http.MethodPut {
+						if writes > 0 && tt.unread {
+							return reply(r, http.StatusForbidden, "", []byte("<Error><Code>AccessDenied</Code></Error>")), nil
+						}
 						return store.RoundTrip(r)
 					}
 					if writes++; writes > tt.times {
 						return store.RoundTrip(r)
+					}
+					if tt.ends {
+						end(errEnded)
 					}
 					if tt.done {
 						if _, err := store.RoundTrip(r); err != nil {
@@ -76,7 +91,7 @@ func TestBucket_Put_answers(t *testing.T) {
 					}
 					return reply(r, tt.status, "", []byte("<Error><Code>"+tt.code+"</Code></Error>")), nil
 				}, s3fence.Options{Attempts: 70})
-				err := b.Put(fence.NewContext(t.Context(), 54), "key", []byte("54"))
+				err := b.Put(ctx, "key", []byte("54"))
 				if tt.want == nil {
 					require.NoError(t, err)
 					require.Equal(t, "54", payload(t, b, "key"))
@@ -88,59 +103,24 @@ func TestBucket_Put_answers(t *testing.T) {
 				}
 				if errors.Is(tt.want, errRefused) {
 					require.ErrorContains(t, err, tt.code)
-					require.Equal(t, 1, writes, "a refused write is not sent again")
-				} else {
-					require.Equal(t, 70, writes, "Attempts bounds the writes")
 				}
-				require.Empty(t, store.objects)
+				if tt.ends {
+					require.ErrorIs(t, err, context.Canceled)
+					require.ErrorIs(t, err, errEnded, "the cause")
+				}
+				sent := min(tt.times, 70) // Attempts bounds the writes, and one that is refused or unknown is not sent again
+				require.Equal(t, sent, writes)
+				require.Equal(t, tt.done, len(store.objects) > 0)
 			})
 		})
 	}
 }
 
-var errRefused = errors.New("an error of the endpoint that matches none of the package's")
-
-// The answer is lost, or is a 412 to a copy that a proxy made of the request, and then the object cannot be read or the
-// context has ended: the write may have been done.
-func TestBucket_Put_notReadBack(t *testing.T) {
-	lost := errors.New("the lock is lost")
-	for name, want := range map[string]error{"refused": nil, "context ended": lost} {
-		for _, conflict := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/conflict %t", name, conflict), func(t *testing.T) {
-				var store memory
-				ctx, cancel := context.WithCancelCause(fence.NewContext(t.Context(), 54))
-				defer cancel(nil)
-				written := false
-				b := newBucket(t, func(r *http.Request) (*http.Response, error) {
-					switch {
-					case written:
-						return reply(r, http.StatusForbidden, "", []byte("<Error><Code>AccessDenied</Code></Error>")), nil
-					case r.Method != http.MethodPut:
-						return store.RoundTrip(r)
-					}
-					written = true
-					if _, err := store.RoundTrip(r); err != nil {
-						return nil, err
-					}
-					if want != nil {
-						cancel(want)
-					}
-					if !conflict {
-						return nil, errors.New("reset")
-					}
-					return reply(r, http.StatusPreconditionFailed, "", []byte("<Error><Code>PreconditionFailed</Code></Error>")), nil
-				}, s3fence.Options{})
-				err := b.Put(ctx, "key", []byte("54"))
-				require.ErrorIs(t, err, s3fence.ErrUnknown)
-				if want != nil {
-					require.ErrorIs(t, err, context.Canceled)
-					require.ErrorIs(t, err, want, "the cause")
-				}
-				require.NotEmpty(t, store.objects)
-			})
-		}
-	}
-}
+var (
+	errRefused = errors.New("an error of the endpoint that matches none of the package's")
+	errReset   = errors.New("reset")
+	errEnded   = errors.New("the lock is lost")
+)
 
 // An object without an envelope is neither read nor overwritten.
 func TestBucket_foreignObject(t *testing.T) {
@@ -153,6 +133,18 @@ func TestBucket_foreignObject(t *testing.T) {
 		_, err := b.Get(t.Context(), "key")
 		require.ErrorIs(t, err, s3fence.ErrMalformed)
 		require.Zero(t, store.sent[http.MethodPut])
+	}
+}
+
+// An object that is not there refuses nobody. One that was claimed and never written has a mark and no payload.
+func TestBucket_Get_noObject(t *testing.T) {
+	var store memory
+	b := newBucket(t, store.RoundTrip, s3fence.Options{})
+	for _, verb := range []string{"Check", "ClaimRead", "Claim"} {
+		v := verbs(b)[verb]
+		require.NoError(t, v.Call(v.Context(t.Context(), 41), "key"))
+		_, err := b.Get(t.Context(), "key")
+		require.ErrorIs(t, err, s3fence.ErrNoObject, verb)
 	}
 }
 
