@@ -101,61 +101,43 @@ func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 	run := func(i int, body func(context.Context, conn) error) error {
 		return r.runOn(tenure(t, tokens[i]), nodes[i], how, nowhere, body)
 	}
-	release, entered := [2]chan struct{}{make(chan struct{}), make(chan struct{})}, make(chan struct{}, 2)
-	results := make(chan error, 2)
-	for i, released := range release {
-		go func() {
-			results <- run(i, func(ctx context.Context, _ conn) error {
-				entered <- struct{}{}
-				select {
-				case <-released:
-				case <-ctx.Done():
-				}
-				return ctx.Err()
-			})
-		}()
-	}
-	for range release {
-		select {
-		case <-entered:
-		case err := <-results:
-			require.Fail(t, "one waits for the other", "%v", err)
-			return
-		}
-	}
-	if how != checkPath {
-		require.NoError(t, claim(tenure(t, tokens[0]), resource), "their own claim does not wait for them")
-	}
-	if how == checkRead && r.kind != storetest.MariaDB && r.journal != "delete" {
-		require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor does a newer reader's")
-	}
 	claimed, third := make(chan error, 1), make(chan error, 1)
-	go func() {
+	newerClaims := func() {
 		if newerReads {
 			claimed <- r.claimRead(asReader(t, newer), resource)
 		} else {
 			claimed <- r.claimPath(as(t, newer), resource)
 		}
-	}()
-	if r.journal == "wal" {
-		require.NoError(t, <-claimed, "they have their snapshots")
-		claimed <- nil
 	}
-	r.awaitWaiter(t)
-	go func() { third <- run(0, nothing) }()
-	if r.kind == storetest.PostgreSQL && how != checkPath {
-		// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
-		require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
-		third <- fence.ErrStale
-	}
-	close(release[0])
-	require.NoError(t, <-results)
-	if r.kind != storetest.SQLite {
+	both := func(context.Context, conn) error {
+		if how != checkPath {
+			require.NoError(t, claim(tenure(t, tokens[0]), resource), "their own claim does not wait for them")
+		}
+		if how == checkRead && r.kind != storetest.MariaDB && r.journal != "delete" {
+			require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor does a newer reader's")
+		}
+		if r.journal == "wal" {
+			newerClaims() // they have their snapshots
+		} else {
+			go newerClaims()
+		}
 		r.awaitWaiter(t)
-		require.Empty(t, claimed, "the claim has not waited for the second")
+		go func() { third <- run(0, nothing) }()
+		if r.kind == storetest.PostgreSQL && how != checkPath {
+			// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
+			require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
+			third <- fence.ErrStale
+		}
+		return nil
 	}
-	close(release[1])
-	require.NoError(t, <-results)
+	require.NoError(t, run(1, func(context.Context, conn) error {
+		require.NoError(t, run(0, both), "one waits for the other")
+		if r.kind != storetest.SQLite {
+			r.awaitWaiter(t)
+			require.Empty(t, claimed, "the claim has not waited for the second")
+		}
+		return nil
+	}))
 	require.NoError(t, <-claimed)
 	err := <-third
 	if r.journal != "delete" && (!how.checks() || !transient(err)) { // there it may have come before the claim
