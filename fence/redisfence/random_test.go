@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/redisfence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -38,7 +36,7 @@ func TestMarks_random(t *testing.T) {
 			Name: name, Alone: "the server",
 			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
 				return use(ctx, func(ctx context.Context, f *redisfence.Marks) error {
-					all, key := "{"+resource+"}:*", fmt.Sprintf("{%s}:%d:%d", resource, e.ID, e.Token)
+					all, key := "{"+resource+"}:*", fmt.Sprintf("{%s}:%v", resource, e)
 					var keys any
 					var err error
 					switch name {
@@ -75,18 +73,16 @@ func TestMarks_random(t *testing.T) {
 	fencetest.Random(t, s)
 }
 
-// entries parses keys of the form "{resource}:id:token".
+// entries parses keys of the form "{resource}:entry".
 func entries(t *testing.T, keys []any) []fencetest.Entry {
 	t.Helper()
-	all := make([]fencetest.Entry, len(keys))
-	for i, key := range keys {
-		parts := strings.Split(key.(string), ":")
-		id, err := strconv.ParseInt(parts[1], 10, 64)
-		require.NoError(t, err)
-		token, err := fence.Parse(parts[2])
-		require.NoError(t, err)
-		all[i] = fencetest.Entry{ID: id, Token: token}
+	var text strings.Builder
+	for _, key := range keys {
+		_, entry, _ := strings.Cut(key.(string), ":")
+		text.WriteString(" " + entry)
 	}
+	all, err := fencetest.Entries(text.String())
+	require.NoError(t, err)
 	return all
 }
 

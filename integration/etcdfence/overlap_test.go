@@ -3,8 +3,8 @@ package etcdfence_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -33,7 +32,7 @@ func appends(t *testing.T, marks *etcdfence.Marks) []fencetest.Form {
 				return err
 			}
 			data := "data/" + resource + "/"
-			put, get := clientv3.OpPut(fmt.Sprint(data, e.ID), e.Token.String()), clientv3.OpGet(data, clientv3.WithPrefix())
+			put, get := clientv3.OpPut(data+e.String(), ""), clientv3.OpGet(data, clientv3.WithPrefix())
 			switch form.Name {
 			case "Put":
 				return second(kv.Do(ctx, put))
@@ -63,18 +62,15 @@ func appends(t *testing.T, marks *etcdfence.Marks) []fencetest.Form {
 	return forms
 }
 
-// entries parses keys of the form "data/resource/id" with a token as value.
+// entries parses keys of the form "data/resource/entry".
 func entries(t *testing.T, resp *clientv3.GetResponse) []fencetest.Entry {
 	t.Helper()
-	var all []fencetest.Entry
+	var text strings.Builder
 	for _, kv := range resp.Kvs {
-		var e fencetest.Entry
-		_, err := fmt.Sscan(string(kv.Key[strings.LastIndexByte(string(kv.Key), '/')+1:]), &e.ID)
-		require.NoError(t, err)
-		e.Token, err = fence.Parse(string(kv.Value))
-		require.NoError(t, err)
-		all = append(all, e)
+		text.WriteString(" " + path.Base(string(kv.Key)))
 	}
+	all, err := fencetest.Entries(text.String())
+	require.NoError(t, err)
 	return all
 }
 

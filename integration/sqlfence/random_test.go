@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -106,17 +105,10 @@ func (r *rig) readTwice() fencetest.Form {
 	}
 }
 
-func (r *rig) entries(ctx context.Context, tx conn, resource string) (all []fencetest.Entry, err error) {
+func (r *rig) entries(ctx context.Context, tx conn, resource string) ([]fencetest.Entry, error) {
 	var text string
 	if err := tx.scan(ctx, r.list("id", "token", "entries WHERE resource = '"+resource+"'"), &text); err != nil {
 		return nil, err
 	}
-	for word := range strings.FieldsSeq(text) {
-		var e fencetest.Entry
-		if _, err := fmt.Sscanf(word, "%d:%d", &e.ID, &e.Token); err != nil {
-			return nil, err
-		}
-		all = append(all, e)
-	}
-	return all, nil
+	return fencetest.Entries(text)
 }

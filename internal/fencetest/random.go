@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,6 +32,21 @@ var readers = []fence.Token{15, 25}
 type Entry struct {
 	ID    int64
 	Token fence.Token
+}
+
+// String returns the form that [Entries] reads.
+func (e Entry) String() string { return fmt.Sprintf("%d:%d", e.ID, e.Token) }
+
+// Entries reads entries with spaces between them.
+func Entries(text string) (all []Entry, err error) {
+	for word := range strings.FieldsSeq(text) {
+		var e Entry
+		if _, err := fmt.Sscanf(word, "%d:%d", &e.ID, &e.Token); err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }
 
 // Form is a way to write to a resource.

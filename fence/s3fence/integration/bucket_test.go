@@ -106,8 +106,9 @@ func TestBucket_random(t *testing.T) {
 			Name: "Update", Alone: "one step", Settles: true,
 			Write: func(ctx context.Context, key string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
 				return any4().Update(ctx, key, func(old []byte) ([]byte, error) {
-					saw(logged(t, old))
-					return fmt.Appendf(old, "%d:%d\n", e.ID, e.Token), nil
+					seen, err := fencetest.Entries(string(old))
+					saw(seen)
+					return fmt.Appendln(old, e), err
 				})
 			},
 		}},
@@ -120,22 +121,13 @@ func TestBucket_random(t *testing.T) {
 			if errors.Is(err, s3fence.ErrNoObject) {
 				return nil, nil
 			}
-			return logged(t, o.Payload), err
+			if err != nil {
+				return nil, err
+			}
+			return fencetest.Entries(string(o.Payload))
 		},
 		Again: func(err error) bool { return !errors.Is(err, s3fence.ErrMalformed) }, // any other can come from the lines
 	})
-}
-
-// logged parses entries of the form "id:token".
-func logged(t *testing.T, payload []byte) (all []fencetest.Entry) {
-	t.Helper()
-	for text := range strings.FieldsSeq(string(payload)) {
-		var e fencetest.Entry
-		_, err := fmt.Sscanf(text, "%d:%d", &e.ID, (*int64)(&e.Token))
-		require.NoError(t, err)
-		all = append(all, e)
-	}
-	return all
 }
 
 func TestBucket_Probe(t *testing.T) {
