@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -139,31 +140,18 @@ func TestBucket_Probe(t *testing.T) {
 	require.Empty(t, left.Contents, "the probe left something behind")
 }
 
-// An object is claimed and then written, with the longest name of a lock. A reader's claim keeps a large payload, and
-// Options.MaxSize counts only the payload.
+// A reader's claim keeps a large payload beside the longest name of a lock, and Options.MaxSize counts only the payload.
 func TestBucket_Claim(t *testing.T) {
 	c := newClient(t, reliable)
-	name := makeBucket(t, c)
-	b, err := s3fence.NewBucket(c, name, s3fence.Options{MaxSize: 1 << 20})
+	b, err := s3fence.NewBucket(c, makeBucket(t, c), s3fence.Options{MaxSize: 1 << 20})
 	require.NoError(t, err)
 	const key = "a/key"
-	lock := strings.Repeat("é", fence.MaxLock/2)
-	holding := func(token fence.Token) context.Context {
-		return fence.WithLock(fence.NewContext(t.Context(), token), lock)
-	}
-	_, err = b.Get(t.Context(), key)
-	require.ErrorIs(t, err, s3fence.ErrNoObject)
-	require.NoError(t, b.Check(holding(41), key), "an object that is not there refuses nobody")
-	require.NoError(t, b.Claim(holding(41), key))
-	_, err = b.Get(t.Context(), key)
-	require.ErrorIs(t, err, s3fence.ErrNoObject, "claimed, never written")
-	require.Equal(t, &fence.StaleError{Resource: name + "/" + key, Token: 40, Highest: 41}, b.Put(holding(40), key, []byte("stale")))
-
-	payload := make([]byte, 1<<20)
-	payload[1<<19] = 'x'
-	require.NoError(t, b.Put(holding(41), key, payload))
-	require.NoError(t, b.ClaimRead(fence.WithLock(fence.NewReadContext(t.Context(), 54), lock), key))
-	require.ErrorIs(t, b.Check(holding(41), key), fence.ErrStale)
+	payload, lock := bytes.Repeat([]byte("x\n"), 1<<19), strings.Repeat("é", fence.MaxLock/2)
+	holder := fencetest.Verb{}.Context(t.Context(), 41, lock)
+	require.NoError(t, b.Claim(holder, key))
+	require.NoError(t, b.Put(holder, key, payload))
+	require.NoError(t, b.ClaimRead(fencetest.Verb{Reads: true}.Context(t.Context(), 54, lock), key))
+	require.ErrorIs(t, b.Check(holder, key), fence.ErrStale)
 	got, err := b.Get(t.Context(), key)
 	require.NoError(t, err)
 	require.Equal(t, s3fence.Object{Payload: payload, Token: 41, Lock: lock, ETag: got.ETag}, got)
