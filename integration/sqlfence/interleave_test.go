@@ -231,30 +231,13 @@ func (r *rig) mustBeShut(t *testing.T) {
 	}
 }
 
-// requireStale requires a refusal by the newer token. The transaction of a check may have failed instead: the caller
-// begins again, and is refused then.
-func requireStale(t *testing.T, err error, checks bool, want fence.StaleError) {
-	t.Helper()
-	if checks && transient(err) {
-		return
-	}
-	stale, ok := errors.AsType[*fence.StaleError](err)
-	require.True(t, ok, "%v", err)
-	want.Token, want.Highest = older, newer
-	require.Equal(t, want, *stale)
+// stale is the refusal of the older writer by the newer one, or by a newer reader.
+func stale(byReader bool) error {
+	return &fence.StaleError{Token: older, Highest: newer, ByReader: byReader}
 }
 
-// requireRefused requires that a newer writer or reader has refused a writer.
-func requireRefused(t *testing.T, err error, how form, byReader bool) {
-	t.Helper()
-	requireStale(t, err, how.checks(), fence.StaleError{Resource: resource, ByReader: byReader})
-}
-
-// requireReaderRefused requires that the write mark has refused a reader.
-func requireReaderRefused(t *testing.T, err error) {
-	t.Helper()
-	requireStale(t, err, true, fence.StaleError{Resource: resource, Read: true})
-}
+// staleReader is the refusal of the older reader by the newer writer.
+func staleReader() error { return &fence.StaleError{Token: older, Highest: newer, Read: true} }
 
 // awaitWaiterOrAnswer returns when the other holder waits or has its answer: two shared locks on the mark do not wait
 // for each other.

@@ -87,13 +87,16 @@ func (r *rig) pathComes(t *testing.T, path string, when step) {
 	require.Zero(t, r.row(t).stale)
 }
 
+// requirePathRefused requires the refusal of the older holder of "a/b" by a newer one at another node.
 func requirePathRefused(t *testing.T, err error, newerAt string) {
 	t.Helper()
-	want := fence.StaleError{Resource: "a/b", ByReader: newerAt == "a/b/c"}
+	node := "a/b"
 	if newerAt == "a" {
-		want.Resource = "a"
+		node = newerAt
 	}
-	requireStale(t, err, true, want)
+	if !transient(err) {
+		fencetest.RequireRefusal(t, stale(newerAt == "a/b/c"), err, node, "")
+	}
 }
 
 // CheckPath raises no mark, so it refuses a path that was not claimed, or of which only the end was.
