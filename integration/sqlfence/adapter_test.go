@@ -32,10 +32,9 @@ type adapter struct {
 
 	migrate                           func(ctx context.Context) error
 	claim, move, claimRead, claimPath func(ctx context.Context, resource string) error
-	do                                func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error
-	check                             func(ctx context.Context, tx conn, resource string, shared bool) error
-	checkRead, checkPath              func(ctx context.Context, tx conn, resource string) error
+	do, doShared                      func(ctx context.Context, resource string, fn func(context.Context, conn) error) error
 	transaction                       func(ctx context.Context, fn func(tx conn) error) error // the caller's own, at the fence's level
+	guard                             map[form]func(ctx context.Context, tx conn, resource string) error
 	updateRow                         func(ctx context.Context, q conn, row sqlfence.Row, set string, args ...any) error
 	release                           func(ctx context.Context, resource string, cause audit.Cause) error
 	logRefusal                        func(ctx context.Context, err error) error
@@ -67,23 +66,19 @@ func adapt[D, T any](f library[D, T], db D, conned func(T) conn, own func(conn) 
 	inside := func(verb func(context.Context, T, string) error) func(context.Context, conn, string) error {
 		return func(ctx context.Context, tx conn, resource string) error { return verb(ctx, own(tx), resource) }
 	}
+	whole := func(verb func(context.Context, D, string, func(context.Context, T) error) error,
+	) func(context.Context, string, func(context.Context, conn) error) error {
+		return func(ctx context.Context, resource string, fn func(context.Context, conn) error) error {
+			return verb(ctx, db, resource, func(ctx context.Context, tx T) error { return fn(ctx, conned(tx)) })
+		}
+	}
 	return &adapter{
 		migrate: func(ctx context.Context) error { return f.Migrate(ctx, db) },
 		claim:   onPool(f.Claim), move: onPool(f.Move), claimRead: onPool(f.ClaimRead), claimPath: onPool(f.ClaimPath),
-		do: func(ctx context.Context, resource string, shared bool, fn func(context.Context, conn) error) error {
-			verb := f.Do
-			if shared {
-				verb = f.DoShared
-			}
-			return verb(ctx, db, resource, func(ctx context.Context, tx T) error { return fn(ctx, conned(tx)) })
+		do: whole(f.Do), doShared: whole(f.DoShared),
+		guard: map[form]func(context.Context, conn, string) error{
+			check: inside(f.Check), checkShared: inside(f.CheckShared), checkRead: inside(f.CheckRead), checkPath: inside(f.CheckPath),
 		},
-		check: func(ctx context.Context, tx conn, resource string, shared bool) error {
-			if shared {
-				return f.CheckShared(ctx, own(tx), resource)
-			}
-			return f.Check(ctx, own(tx), resource)
-		},
-		checkRead: inside(f.CheckRead), checkPath: inside(f.CheckPath),
 		release: func(ctx context.Context, resource string, cause audit.Cause) error {
 			return f.Release(ctx, db, resource, cause)
 		},
@@ -165,7 +160,7 @@ func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 	at(t, pgxPlaces, func(t *testing.T, r *rig) {
 		require.NoError(t, r.claim(as(t, older), resource))
 		opened := r.pool.Stat().NewConnsCount()
-		err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+		err := r.do(as(t, older), resource, func(ctx context.Context, tx conn) error {
 			require.NoError(t, write(ctx, tx, 0, older))
 			require.Error(t, tx.exec(ctx, "SELECT 1/0"))
 			return nil
@@ -173,7 +168,7 @@ func TestPgx_commitOfAFailedTransaction(t *testing.T) {
 		require.ErrorIs(t, err, pgx.ErrTxCommitRollback)
 		require.NotErrorIs(t, err, pgxfence.ErrUnknown, "it is known")
 		ctx, cancel := context.WithCancel(as(t, older))
-		err = r.do(ctx, resource, false, func(context.Context, conn) error {
+		err = r.do(ctx, resource, func(context.Context, conn) error {
 			cancel()
 			return nil
 		})
@@ -195,7 +190,7 @@ func TestPgx_commitIsNotSent(t *testing.T) {
 		})
 		require.NoError(t, r.claim(as(t, older), resource))
 		var level string
-		err := x.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+		err := x.do(as(t, older), resource, func(ctx context.Context, tx conn) error {
 			require.NoError(t, tx.scan(ctx, "SHOW transaction_isolation", &level))
 			return write(ctx, tx, 0, older)
 		})

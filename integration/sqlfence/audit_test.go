@@ -54,14 +54,14 @@ func TestMarks_History_whoHeldAndWhoWasRefused(t *testing.T) {
 
 		require.NoError(t, r.claim(a, resource))
 		require.NoError(t, r.claim(a, resource), "again")
-		require.NoError(t, r.do(a, resource, false, nothing))
+		require.NoError(t, r.do(a, resource, nothing))
 		require.Equal(t, []string{"accounts 10 a 10s "}, brief(history(t, r, sqlfence.Query{})))
 		require.NoError(t, r.release(a, resource, audit.CauseExpired))
 		require.NoError(t, r.release(a, resource, audit.CauseExplicit), "it has ended")
 
-		require.NoError(t, r.do(b, resource, false, nothing), "claims by itself")
-		require.ErrorIs(t, r.do(a, resource, false, nothing), fence.ErrStale)
-		require.ErrorIs(t, r.do(a, resource, true, nothing), fence.ErrStale)
+		require.NoError(t, r.do(b, resource, nothing), "claims by itself")
+		require.ErrorIs(t, r.do(a, resource, nothing), fence.ErrStale)
+		require.ErrorIs(t, r.doShared(a, resource, nothing), fence.ErrStale)
 		require.ErrorIs(t, r.claim(a, resource), fence.ErrStale)
 		require.NoError(t, r.claim(c, resource))
 		require.NoError(t, r.claim(c, "other"))
@@ -128,7 +128,7 @@ func TestMarks_Check_auditsInTheCallersTransaction(t *testing.T) {
 		undone := errors.New("undone")
 		check := func(ctx context.Context, end error) error {
 			return r.transaction(ctx, func(tx conn) error {
-				return errors.Join(r.check(ctx, tx, resource, false), end)
+				return errors.Join(r.guard[check](ctx, tx, resource), end)
 			})
 		}
 		require.ErrorIs(t, check(ctx, undone), undone)
@@ -156,7 +156,7 @@ func TestMarks_Check_trailDelaysNoOtherResource(t *testing.T) {
 		audited(t, r)
 		for token := newer; token <= newer+1; token++ {
 			require.NoError(t, r.transaction(as(t, token), func(tx conn) error {
-				require.NoError(t, r.check(as(t, token), tx, "a", false))
+				require.NoError(t, r.guard[check](as(t, token), tx, "a"))
 				return r.claim(as(t, older), fmt.Sprint("b", token))
 			}))
 		}

@@ -58,7 +58,7 @@ func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
 		if !r.readersLock() { // otherwise nobody can write in between
 			between()
 		}
-		if err := r.guard(ctx, tx, resource, how); err != nil || how == checkRead {
+		if err := r.guard[how](ctx, tx, resource); err != nil || how == checkRead {
 			return err
 		}
 		return write(ctx, tx, n, token)
@@ -133,7 +133,7 @@ func TestMarks_Claim_locksBeforeItReads(t *testing.T) {
 			require.NoError(t, x.claim(as(t, older+1), resource))
 			require.NoError(t, x.claimRead(asReader(t, older+2), resource))
 			require.NoError(t, x.claimPath(as(t, older+3), resource))
-			require.NoError(t, x.do(as(t, older+4), resource, false, nothing))
+			require.NoError(t, x.do(as(t, older+4), resource, nothing))
 			require.Equal(t, 4, raised)
 		})
 	}

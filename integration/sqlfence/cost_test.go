@@ -41,8 +41,8 @@ func BenchmarkCost(b *testing.B) {
 		{"unfenced", func() error {
 			return f.transaction(ctx, func(tx conn) error { return body(ctx, tx) })
 		}},
-		{"Do", func() error { return f.do(ctx, resource, false, body) }},
-		{"DoShared", func() error { return f.do(ctx, resource, true, body) }},
+		{"Do", func() error { return f.do(ctx, resource, body) }},
+		{"DoShared", func() error { return f.doShared(ctx, resource, body) }},
 		{"row", func() error {
 			return f.transaction(ctx, func(tx conn) error {
 				n, err := read(ctx, tx)

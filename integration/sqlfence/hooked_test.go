@@ -175,7 +175,7 @@ func TestDo_markDeletedMeanwhile(t *testing.T) {
 			}
 			return nil
 		})
-		err := x.do(as(t, older), resource, false, func(context.Context, conn) error { panic("not claimed") })
+		err := x.do(as(t, older), resource, func(context.Context, conn) error { panic("not claimed") })
 		require.ErrorContains(t, err, "the mark was deleted, lowered or moved during the call")
 	})
 }
@@ -186,11 +186,11 @@ func TestMarks_hooks(t *testing.T) {
 		told := make(fencetest.Told, 9)
 		r.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks()})
 		do := func(ctx context.Context, err error) error {
-			return r.do(ctx, resource, false, func(context.Context, conn) error { return err })
+			return r.do(ctx, resource, func(context.Context, conn) error { return err })
 		}
 		claim := func(token fence.Token, path string) error { return r.claimPath(as(t, token), path) }
 		checkPath := func() error {
-			return r.transaction(t.Context(), func(tx conn) error { return r.checkPath(as(t, older), tx, "a/b") })
+			return r.transaction(t.Context(), func(tx conn) error { return r.guard[checkPath](as(t, older), tx, "a/b") })
 		}
 		update := func(token fence.Token) error { return r.updateRow(as(t, token), r.conn, account, "n = n + 1") }
 		elsewhere := &fence.StaleError{Resource: "elsewhere", Token: older}

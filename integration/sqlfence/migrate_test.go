@@ -190,7 +190,7 @@ func TestMarks_dialectOfAnotherDriver(t *testing.T) {
 			f, err := newSQL(closed, dialect, sqlfence.Options{})
 			require.NoError(t, err)
 			require.ErrorContains(t, f.claim(as(t, older), resource), "driver")
-			require.ErrorContains(t, f.do(as(t, older), resource, false, nothing), "driver")
+			require.ErrorContains(t, f.do(as(t, older), resource, nothing), "driver")
 			require.ErrorContains(t, f.migrate(t.Context()), "driver")
 		}
 	}

@@ -169,7 +169,7 @@ func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
 						if calls == 10 {
 							met <- struct{}{}
 						}
-						err = r.do(ctx, resource, false, nothing)
+						err = r.do(ctx, resource, nothing)
 						if err != nil && strings.Contains(err.Error(), "read/write dependencies") {
 							err = nil
 						}

@@ -134,7 +134,7 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 		for path, name := range map[string]string{"a": "other/a", "a/b/c": "other/a/~b/~c", "a/b": "app/a/~c"} {
 			for _, err := range []error{
 				r.claimPath(of(t, name, newer), path),
-				r.transaction(t.Context(), func(tx conn) error { return r.checkPath(of(t, name, newer), tx, path) }),
+				r.transaction(t.Context(), func(tx conn) error { return r.guard[checkPath](of(t, name, newer), tx, path) }),
 			} {
 				other, ok := errors.AsType[*fence.OtherLockError](err)
 				require.True(t, ok, "%v", err)

@@ -47,7 +47,7 @@ func TestMarks_random(t *testing.T) {
 				s.Claims = append(s.Claims, r.claim)
 				s.Reads, s.ClaimRead = append(s.Reads, r.readTwice()), r.claimRead
 				s.Entries = func(ctx context.Context, resource string) (got []fencetest.Entry, err error) {
-					err = r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+					err = r.do(ctx, resource, func(ctx context.Context, tx conn) error {
 						got, err = r.entries(ctx, tx, resource)
 						return err
 					})

@@ -31,7 +31,7 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 			go func() {
 				first := true
 				name := fmt.Sprintf("%s %d", resource, i) // with one resource the guard would serialize the two
-				results <- r.do(as(t, older), name, false, func(ctx context.Context, tx conn) error {
+				results <- r.do(as(t, older), name, func(ctx context.Context, tx conn) error {
 					runs <- i
 					for _, id := range rows {
 						if err := tx.exec(ctx, fmt.Sprintf("UPDATE data SET n = n + 1 WHERE id = %d", id)); err != nil {
@@ -67,7 +67,7 @@ func TestDo_connectionLostBeforeCommit(t *testing.T) {
 			return // no connection
 		}
 		runs := 0
-		err := r.do(as(t, older), resource, false, func(ctx context.Context, tx conn) error {
+		err := r.do(as(t, older), resource, func(ctx context.Context, tx conn) error {
 			runs++
 			if err := write(ctx, tx, 5, older); err != nil {
 				return err
@@ -90,19 +90,19 @@ func TestDo_connectionLostBeforeCommit(t *testing.T) {
 func TestDo_functionFails(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		failure := errors.New("no more money")
-		err := r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+		err := r.do(as(t, newer), resource, func(ctx context.Context, tx conn) error {
 			require.NoError(t, write(ctx, tx, 0, newer))
 			return failure
 		})
 		require.Equal(t, failure, err)
 		require.PanicsWithValue(t, "mine", func() {
-			_ = r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+			_ = r.do(as(t, newer), resource, func(ctx context.Context, tx conn) error {
 				require.NoError(t, write(ctx, tx, 0, newer))
 				panic("mine")
 			})
 		})
 		ctx, cancel := context.WithCancelCause(as(t, newer))
-		err = r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+		err = r.do(ctx, resource, func(ctx context.Context, tx conn) error {
 			require.NoError(t, write(ctx, tx, 0, newer))
 			cancel(failure)
 			return nil
@@ -111,7 +111,7 @@ func TestDo_functionFails(t *testing.T) {
 		require.NotErrorIs(t, err, sqlfence.ErrUnknown, "nothing was sent")
 		for _, commits := range []bool{true, false} {
 			runs := 0
-			err := r.do(as(t, newer), resource, false, func(ctx context.Context, tx conn) error {
+			err := r.do(as(t, newer), resource, func(ctx context.Context, tx conn) error {
 				runs++
 				return end(ctx, tx, commits)
 			})
@@ -163,7 +163,7 @@ func TestDo_endsInCommit(t *testing.T) {
 			defer cancel()
 			runs, result := 0, make(chan error, 1)
 			go func() {
-				result <- r.do(ctx, resource, false, func(ctx context.Context, tx conn) error {
+				result <- r.do(ctx, resource, func(ctx context.Context, tx conn) error {
 					runs++
 					return write(ctx, tx, 0, older)
 				})

@@ -164,16 +164,19 @@ func (r *rig) runOn(ctx context.Context, resource string, how form, at func(step
 		return body(ctx, tx)
 	}
 	at(beforeBegin)
-	if how.checks() {
+	switch how {
+	case do:
+		err = r.do(ctx, resource, inside)
+	case doShared:
+		err = r.doShared(ctx, resource, inside)
+	default:
 		err = r.transaction(ctx, func(tx conn) error {
 			at(begun)
-			if err := r.guard(ctx, tx, resource, how); err != nil {
+			if err := r.guard[how](ctx, tx, resource); err != nil {
 				return err
 			}
 			return inside(ctx, tx)
 		})
-	} else {
-		err = r.do(ctx, resource, how.shared(), inside)
 	}
 	at(committed)
 	return err
@@ -182,17 +185,6 @@ func (r *rig) runOn(ctx context.Context, resource string, how form, at func(step
 // checked runs body in a transaction under CheckRead.
 func (r *rig) checked(ctx context.Context, at func(step), body func(tx conn) error) error {
 	return r.runOn(ctx, resource, checkRead, at, func(_ context.Context, tx conn) error { return body(tx) })
-}
-
-func (r *rig) guard(ctx context.Context, tx conn, resource string, how form) error {
-	switch how {
-	case checkRead:
-		return r.checkRead(ctx, tx, resource)
-	case checkPath:
-		return r.checkPath(ctx, tx, resource)
-	default:
-		return r.check(ctx, tx, resource, how.shared())
-	}
 }
 
 func nowhere(step) {}
