@@ -16,7 +16,7 @@ import (
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
-// verbs returns all verbs, and ways to write the key d.
+// verbs returns all verbs, and ways to write a key.
 func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 	all := fencetest.VerbsOf(m.Claim, m.Check, m.Move, m.ClaimRead, m.CheckRead)
 	for name, write := range writes {
@@ -25,7 +25,7 @@ func verbs(m *etcdfence.Marks) map[string]fencetest.Verb {
 			if err != nil {
 				return err
 			}
-			return write(ctx, kv, "d", "new")
+			return write(ctx, kv, "d "+resource, "new")
 		}}
 	}
 	return all
@@ -42,14 +42,13 @@ func TestMarks_rules(t *testing.T) {
 		require.NoError(t, err)
 		c.Inject(fakeetcd.Any, fakeetcd.Fault{Match: func(fakeetcd.Call) bool { sent++; return false }})
 		rules := fencetest.Rules{Verbs: verbs(strict), Lax: verbs(lax), Told: told, Marks: marksOn(srv)}
-		rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {
+		rules.Watch = func(t *testing.T, resource string) func(fencetest.Step) {
 			t.Helper()
-			srv.Put("d", "before")
 			rev := srv.Rev()
 			sent = 0
 			return func(s fencetest.Step) {
 				writes := s.Verb.Writes && s.Err == nil
-				require.Equal(t, writes, contents(srv, "d")["d"] != "before", "%+v", s)
+				require.Equal(t, writes, dataOf(srv)(resource) == "new", "%+v", s)
 				require.Equal(t, writes || s.Before != s.After, srv.Rev() > rev, "%+v", s)
 				requests := 1
 				if s.Err == nil && (s.Before != s.After || !s.Verb.Reads && !s.Verb.Looks && s.Lock != s.After.Lock) {
@@ -98,18 +97,16 @@ func TestMarks_refusesBadInput(t *testing.T) {
 func TestMarks_overlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		at, other := 0, func() {}
-		moment := func() {
-			if at--; at == 0 {
-				srv.Delete("d")
-				other()
-			}
-		}
-		c.Inject(fakeetcd.Any, fakeetcd.Fault{OnRequest: moment, OnAnswer: moment})
 		rules := fencetest.Rules{Verbs: verbs(newMarks(t, c)), Marks: marksOn(srv)}
-		rules.Overlap(t, verbs(newMarks(t, srv.NewClient(t.Context()))), func(nth int, act func()) { at, other = nth, act },
-			func(string) string { return contents(srv, "d")["d"] })
+		rules.Overlap(t, verbs(newMarks(t, srv.NewClient(t.Context()))), func(moment func()) {
+			c.Inject(fakeetcd.Any, fakeetcd.Fault{OnRequest: moment, OnAnswer: moment})
+		}, dataOf(srv))
 	})
+}
+
+// dataOf returns the data of a resource.
+func dataOf(srv *fakeetcd.Server) func(resource string) string {
+	return func(resource string) string { return contents(srv, "d")["d "+resource] }
 }
 
 // marksOn reads the marks of a resource.

@@ -23,13 +23,13 @@ func verbs(f *redisfence.Marks) map[string]fencetest.Verb {
 	script := redisfence.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
 	all := fencetest.VerbsOf(f.Claim, f.Check, f.Move, f.ClaimRead, f.CheckRead)
 	for name, write := range map[string]func(ctx context.Context, r string) error{
-		"Set": func(ctx context.Context, r string) error { return f.Set(ctx, r, "data", "new") },
+		"Set": func(ctx context.Context, r string) error { return f.Set(ctx, r, "data "+r, "new") },
 		"Do": func(ctx context.Context, r string) error {
-			_, err := f.Do(ctx, r, redisfence.Command("SET", "data", "new"))
+			_, err := f.Do(ctx, r, redisfence.Command("SET", "data "+r, "new"))
 			return err
 		},
 		"Run": func(ctx context.Context, r string) error {
-			_, err := f.Run(ctx, r, script, []string{"data"}, "new")
+			_, err := f.Run(ctx, r, script, []string{"data " + r}, "new")
 			return err
 		},
 	} {
@@ -70,9 +70,8 @@ func TestMarks_rules(t *testing.T) {
 		require.NoError(t, call(t, v, 1, "warm "+name), "the server knows the script")
 	}
 	rules := fencetest.Rules{Verbs: verbs(strict), Lax: verbs(lax), Told: told, Marks: marksOn(c, strict)}
-	rules.Watch = func(t *testing.T, _ string) func(fencetest.Step) {
+	rules.Watch = func(t *testing.T, resource string) func(fencetest.Step) {
 		t.Helper()
-		require.NoError(t, c.Del(t.Context(), "data").Err())
 		require.NoError(t, c.ConfigResetStat(t.Context()).Err())
 		return func(s fencetest.Step) {
 			want := [3]int{1, 2, 0} // one GET is the test's own
@@ -84,7 +83,7 @@ func TestMarks_rules(t *testing.T) {
 				want[2]++
 			}
 			require.Equal(t, want, commands(t, c), "EVALSHA, GET, SET: %+v", s)
-			require.Equal(t, writes, get(t, c, "data") == "new")
+			require.Equal(t, writes, get(t, c, "data "+resource) == "new")
 		}
 	}
 	rules.Decide(t)
@@ -120,28 +119,22 @@ func TestMarks_overlap(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		c := newClient(t)
 		paused, others := shared.client(t), newFence(t, c)
-		at, other := 0, func() {}
-		moment := func() {
-			if at--; at == 0 {
-				require.NoError(t, c.Del(t.Context(), "data").Err())
-				other()
-			}
-		}
+		var moment func()
 		paused.AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-			if !strings.HasPrefix(cmd.Name(), "eval") { // the connection's own
+			switch {
+			case !strings.HasPrefix(cmd.Name(), "eval"): // the connection's own
 				return next(ctx, cmd)
+			case cmd.Name() == "evalsha" && !known:
+				require.NoError(t, c.ScriptFlush(t.Context()).Err())
 			}
 			moment()
 			defer moment()
 			return next(ctx, cmd)
 		}))
 		rules := fencetest.Rules{Verbs: verbs(newFence(t, paused)), Marks: marksOn(c, others)}
-		rules.Overlap(t, verbs(others), func(nth int, act func()) {
-			at, other = nth, act
-			if !known {
-				require.NoError(t, c.ScriptFlush(t.Context()).Err())
-			}
-		}, func(string) string { return get(t, c, "data") })
+		rules.Overlap(t, verbs(others), func(m func()) { moment = m }, func(resource string) string {
+			return get(t, c, "data "+resource)
+		})
 	}
 }
 
@@ -174,7 +167,7 @@ func TestMarks_malformedMark(t *testing.T) {
 		err = call(t, v, math.MaxInt64, "orders")
 		require.ErrorIs(t, err, redisfence.ErrMalformedMark, name)
 		require.ErrorContains(t, err, "WRONGTYPE", name)
-		require.Empty(t, get(t, c, "data"), name)
+		require.Empty(t, get(t, c, "data orders"), name)
 	}
 }
 

@@ -95,20 +95,14 @@ func TestBucket_rules(t *testing.T) {
 // Another holder acts before and after each request of each verb.
 func TestBucket_overlap(t *testing.T) {
 	var store memory
-	at, other := 0, func() {}
-	moment := func() {
-		if at--; at == 0 {
-			other()
-		}
-	}
+	var moment func()
 	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 		moment()
 		defer moment()
 		return store.RoundTrip(r)
 	}, s3fence.Options{})
 	rules, plain := fencetest.Rules{Verbs: verbs(b), Marks: store.marks}, newBucket(t, store.RoundTrip, s3fence.Options{})
-	rules.Overlap(t, verbs(plain), func(nth int, act func()) { at, other = nth, act },
-		func(key string) string { return payload(t, plain, key) })
+	rules.Overlap(t, verbs(plain), func(m func()) { moment = m }, func(key string) string { return payload(t, plain, key) })
 }
 
 // A write or its answer is lost, or the client gets the answer to a proxy's copy of the request, and others write before

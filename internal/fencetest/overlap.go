@@ -30,10 +30,17 @@ func (c call) run(t *testing.T, resource string) error {
 // Overlap lets another holder act at each moment of a call of each verb. The results, the marks and the data are those of
 // one of the two orders. others are the verbs of another client of the store.
 //
-// stop makes the next call of r's verbs call its argument at the nth moment, counted from 1: before each request and
-// before each answer. data returns the data of a resource; what a verb writes must show in it.
-func (r Rules) Overlap(t *testing.T, others map[string]Verb, stop func(nth int, other func()), data func(resource string) string) {
+// listen gets a function, which the client of r's verbs calls at each moment: before each request and before each answer.
+// data returns the data of a resource; what a verb writes must show in it.
+func (r Rules) Overlap(t *testing.T, others map[string]Verb, listen func(moment func()), data func(resource string) string) {
 	t.Helper()
+	left, act := 0, func() {}
+	listen(func() {
+		if left--; left == 0 {
+			act()
+		}
+	})
+	stop := func(nth int, other func()) { left, act = nth, other }
 	comers := [][2]string{
 		{"Claim", "accounts"}, {"ClaimRead", "accounts"}, {"Claim", "report"}, {"ClaimRead", "report"}, {"Move", "ledger"},
 	}
