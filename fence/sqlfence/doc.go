@@ -117,7 +117,8 @@
 //   - database/sql has no context for COMMIT and ROLLBACK, and the driver for MySQL then waits for as long as a silent
 //     network does: Do may outlast its context. Set readTimeout in the DSN.
 //   - Without synchronous replication a promoted replica may lack the last commits and marks. So may a server that
-//     loses power and does not flush its log at each commit.
+//     loses power and does not flush its log at each commit. It accepts older tokens until the present holder has
+//     claimed again.
 //   - Never delete a mark and never restore only its table: older tokens would be accepted again. After a restore of
 //     the whole database, claim again.
 //   - On PostgreSQL at repeatable read and above, Check may not see the writes of a transaction with the same token
