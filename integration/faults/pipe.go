@@ -33,12 +33,8 @@ func (c *connection) close(reset bool) {
 // run transfers bytes until both directions have ended or the connection is cut.
 func (c *connection) run(requests, answers *Link) {
 	var wg sync.WaitGroup
-	var pipes []*pipe
-	for _, p := range []*pipe{
-		{link: requests, conn: c, from: c.client, to: c.server, arrived: make(chan struct{}, 1)},
-		{link: answers, conn: c, from: c.server, to: c.client, arrived: make(chan struct{}, 1)},
-	} {
-		pipes = append(pipes, p)
+	pipes := [...]*pipe{newPipe(requests, c, c.client, c.server), newPipe(answers, c, c.server, c.client)}
+	for _, p := range pipes {
 		wg.Go(p.receive)
 		wg.Go(p.deliver)
 	}
@@ -49,7 +45,7 @@ func (c *connection) run(requests, answers *Link) {
 	}
 }
 
-// chunk is the result of one read: bytes, or the end of the stream.
+// chunk is the result of one read: bytes, the end of the stream, or both.
 type chunk struct {
 	bytes []byte
 	at    time.Time
@@ -61,106 +57,79 @@ type pipe struct {
 	link     *Link
 	conn     *connection
 	from, to *net.TCPConn
-
-	mu      sync.Mutex // guards queue
-	queue   []chunk
-	arrived chan struct{} // capacity 1; a value means that the queue has grown
+	queue    chan chunk // what has arrived; large, since a network that loses packets does not block a sender soon
 }
 
-// receive queues the bytes that arrive. It never waits for the delivery: otherwise a held direction would block the
-// sender, and a network that loses packets does not do that.
+func newPipe(link *Link, conn *connection, from, to *net.TCPConn) *pipe {
+	return &pipe{link, conn, from, to, make(chan chunk, 4096)}
+}
+
+// receive queues the bytes that arrive.
 func (p *pipe) receive() {
 	buf := make([]byte, 32<<10)
-	for {
+	for ended := false; !ended; {
 		n, err := p.from.Read(buf)
-		if n > 0 {
-			p.push(chunk{bytes: slices.Clone(buf[:n]), at: time.Now()})
-		}
-		if err != nil {
-			p.push(chunk{end: true, at: time.Now()})
+		ended = err != nil
+		p.link.count(n, n) // before it can be delivered
+		select {
+		case p.queue <- chunk{bytes: slices.Clone(buf[:n]), at: time.Now(), end: ended}:
+		case <-p.conn.done:
+			p.link.count(0, -n)
 			return
 		}
 	}
 }
 
-func (p *pipe) push(c chunk) {
-	p.link.count(len(c.bytes), len(c.bytes)) // before it can be delivered
-	p.mu.Lock()
-	p.queue = append(p.queue, c)
-	p.mu.Unlock()
-	select {
-	case p.arrived <- struct{}{}:
-	default:
-	}
-}
-
-func (p *pipe) head() (chunk, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.queue) == 0 {
-		return chunk{}, false
-	}
-	return p.queue[0], true
-}
-
-func (p *pipe) pop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.queue = p.queue[1:]
-}
-
-// deliver passes each queued chunk on when it is due.
+// deliver passes each queued chunk on when it is due, until the connection has ended.
 func (p *pipe) deliver() {
 	for {
-		c, ok := p.next()
-		if !ok {
+		var c chunk
+		select {
+		case c = <-p.queue:
+		case <-p.conn.done:
 			return
 		}
-		if c.end {
+		var err error
+		due := p.awaitDue(c)
+		if due {
+			_, err = p.to.Write(c.bytes)
+		}
+		p.link.count(0, -len(c.bytes))
+		switch {
+		case !due:
+			return
+		case err != nil:
+			p.conn.cut()
+			return
+		case c.end:
 			// The other direction may go on. If it cannot, its own pipe ends it.
 			_ = p.to.CloseWrite()
 			return
 		}
-		_, err := p.to.Write(c.bytes)
-		p.link.count(0, -len(c.bytes))
-		if err != nil {
-			p.conn.cut()
-			return
-		}
 	}
 }
 
-// next takes the first chunk from the queue as soon as it is due. It returns false when the connection has ended.
-func (p *pipe) next() (chunk, bool) {
+// awaitDue reports false if the connection has ended before the chunk is due.
+func (p *pipe) awaitDue(c chunk) bool {
 	for {
-		// Read the state after the head, so that a change applies to every chunk that arrives after it.
-		c, some := p.head()
 		delay, changed := p.link.state()
-		var due <-chan time.Time
-		if some {
-			wait := time.Until(c.at.Add(delay))
-			if wait <= 0 {
-				p.pop()
-				return c, true
-			}
-			due = time.After(wait)
+		wait := time.Until(c.at.Add(delay))
+		if wait <= 0 {
+			return true
 		}
 		select {
 		case <-p.conn.done:
-			return chunk{}, false
+			return false
 		case <-changed:
-		case <-p.arrived:
-		case <-due:
+		case <-time.After(wait):
 		}
 	}
 }
 
 // discard drops the undelivered bytes. The pipe must have ended.
 func (p *pipe) discard() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.queue {
+	close(p.queue)
+	for c := range p.queue {
 		p.link.count(0, -len(c.bytes))
 	}
-	p.queue = nil
 }
