@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"slices"
 	"sync"
 	"testing"
 
@@ -44,74 +43,56 @@ func stockCandidate(t *testing.T, srv *etcdtest.Server, value string) interopPee
 	}}
 }
 
-// shownValues has the values that one of etcd's own observers has shown.
-type shownValues struct {
-	mu   sync.Mutex // guards the field below
-	list []string
-}
-
-func (v *shownValues) add(value string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.list = append(v.list, value)
-}
-
-// await waits until value is the last value shown.
-func (v *shownValues) await(t *testing.T, who, value string) {
+// awaitShown waits until one of etcd's own observers shows a value.
+func awaitShown(t *testing.T, who string, values <-chan string, want string) {
 	t.Helper()
-	var list []string
-	rig.Eventually(t, func() bool {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		list = slices.Clone(v.list)
-		return len(list) > 0 && list[len(list)-1] == value
-	}, func() string { return fmt.Sprintf("%s has shown %q, want %q", who, list, value) })
+	for got := ""; got != want; {
+		got = rig.Await(t, values, fmt.Sprintf("%s shows %q, want %q", who, got, want))
+	}
 }
 
 // stockListener observes with concurrency.Election.
-func stockListener(t *testing.T, srv *etcdtest.Server, name string) *shownValues {
+func stockListener(t *testing.T, srv *etcdtest.Server, name string) <-chan string {
 	t.Helper()
-	v := new(shownValues)
+	values := make(chan string, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	events := concurrency.NewElection(newEtcdSession(t, srv.Client(t)), name).Observe(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var done sync.WaitGroup
+	done.Go(func() {
 		for resp := range events {
-			v.add(string(resp.Kvs[0].Value))
+			values <- string(resp.Kvs[0].Value)
 		}
-	}()
+	})
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		done.Wait()
 	})
-	return v
+	return values
 }
 
 // etcdctlListener observes with "etcdctl elect --listen", which prints a key and then its value for each leader.
-func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name string) *shownValues {
+func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name string) <-chan string {
 	t.Helper()
-	v := new(shownValues)
+	values := make(chan string, 100)
 	cmd := exec.Command(path, "--endpoints", srv.Endpoint(), "elect", "--listen", name)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var done sync.WaitGroup
+	done.Go(func() {
 		out := bufio.NewScanner(stdout)
 		for isValue := false; out.Scan(); isValue = !isValue {
 			if isValue {
-				v.add(out.Text())
+				values <- out.Text()
 			}
 		}
-	}()
+	})
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		<-done
+		done.Wait()
 		_ = cmd.Wait()
 	})
-	return v
+	return values
 }
 
 // mustLead campaigns in an election without other candidates.
@@ -131,10 +112,8 @@ func values(leaders []election.Leader) []string {
 	return list
 }
 
-// requireLeader checks what our observers and etcd's own show of a leader, and returns it.
-func requireLeader(
-	t *testing.T, srv *etcdtest.Server, key, value string, ours *rig.Observer, theirs map[string]*shownValues,
-) election.Leader {
+// requireLeader checks what our observers and etcd's own show of a leader.
+func requireLeader(t *testing.T, srv *etcdtest.Server, key, value string, ours *rig.Observer, theirs map[string]<-chan string) {
 	t.Helper()
 	kvs := srv.KeyValues(t, key)
 	require.Len(t, kvs, 1)
@@ -143,11 +122,10 @@ func requireLeader(
 	got, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	require.Equal(t, want, ours.AwaitValue(t, value))
-	for who, shown := range theirs {
-		shown.await(t, who, value)
+	ours.Sees(t, want)
+	for who, values := range theirs {
+		awaitShown(t, who, values, value)
 	}
-	return want
 }
 
 // Ours and etcd's own candidates lead in the order in which they came. A transfer to one of etcd's own passes ours, which
@@ -157,15 +135,15 @@ func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	built, debian := etcdtest.Etcdctl(t), etcdtest.DebianEtcdctl(t)
 	observed := rig.Observe(t, srv.Client(t), "job")
-	observed.AwaitValue(t, "")
-	theirs := map[string]*shownValues{
+	observed.Sees(t, election.Leader{})
+	theirs := map[string]<-chan string{
 		"concurrency.Election": stockListener(t, srv, "job"),
 		"etcdctl":              etcdctlListener(t, built, srv, "job"),
 		"etcdctl of Debian":    etcdctlListener(t, debian, srv, "job"),
 	}
 	ours := func(value string) interopPeer { return ourCandidate(t, srv, value, "") }
 	first := mustLead(t, rig.NewSession(t, srv.Client(t), lease.Options{}), "job", election.Options{Value: "a"})
-	leaders := []election.Leader{{}, requireLeader(t, srv, first.Key(), "a", observed, theirs)}
+	requireLeader(t, srv, first.Key(), "a", observed, theirs)
 	queue := make(map[string]*contender)
 	order := []string{"a"}
 	for _, p := range []struct {
@@ -203,10 +181,10 @@ func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 		for _, later := range order[i+1:] {
 			require.False(t, queue[later].done(), "%s leads while %s does", later, value)
 		}
-		leaders = append(leaders, requireLeader(t, srv, held.key, value, observed, theirs))
+		requireLeader(t, srv, held.key, value, observed, theirs)
 		queue[value].unlock(t)
 	}
-	observed.Sees(t, append(leaders, election.Leader{})...)
+	observed.Sees(t, election.Leader{})
 	observed.SeesNoMore(t)
 	_, err := election.Current(rig.Bounded(t), srv.Client(t), "job")
 	require.ErrorIs(t, err, election.ErrNoLeader)
@@ -218,16 +196,16 @@ func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	observed := rig.Observe(t, srv.Client(t), "job")
-	leaders := []election.Leader{observed.AwaitValue(t, "")}
+	observed.Sees(t, election.Leader{})
 	s := rig.NewSession(t, srv.Client(t), lease.Options{})
 	l := mustLead(t, s, "job", election.Options{Value: "ours"})
-	theirs := map[string]*shownValues{
+	theirs := map[string]<-chan string{
 		"concurrency.Election": stockListener(t, srv, "job"),
 		"etcdctl":              etcdctlListener(t, etcdtest.Etcdctl(t), srv, "job"),
 	}
 	requireLeads := func(key, value string) {
 		t.Helper()
-		leaders = append(leaders, requireLeader(t, srv, key, value, observed, theirs))
+		requireLeader(t, srv, key, value, observed, theirs)
 	}
 	requireLeads(l.Key(), "ours")
 
@@ -256,6 +234,6 @@ func TestLeadership_Proclaim_isSeenByEtcdsOwnObservers(t *testing.T) {
 	require.NoError(t, next.Proclaim(rig.Bounded(t), "theirs again"))
 	requireLeads(next.Key(), "theirs again")
 	require.NoError(t, next.Resign(rig.Bounded(t)))
-	observed.Sees(t, append(leaders, election.Leader{})...)
+	observed.Sees(t, election.Leader{})
 	observed.SeesNoMore(t)
 }

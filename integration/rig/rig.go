@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -162,78 +161,48 @@ func AwaitState(tb testing.TB, s *lease.Session, want lease.State) {
 	tb.Fatalf("rig: the session did not reach the state %v", want)
 }
 
-// Observer observes an election in a goroutine and records the leaders that it is shown.
+// Observer observes an election in a goroutine.
 type Observer struct {
-	ended chan struct{} // closed when the iteration has ended
-	err   error         // set before ended is closed
-	taken int           // how many of seen Sees has checked
-
-	mu   sync.Mutex // guards the field below
-	seen []election.Leader
+	shown chan election.Leader
+	ended chan error // receives the last error, when the iteration has ended
 }
 
 // Observe observes until the test ends.
 func Observe(tb testing.TB, client *clientv3.Client, name string) *Observer {
 	tb.Helper()
+	o := &Observer{shown: make(chan election.Leader, 100), ended: make(chan error, 1)} // room for all that a test shows
 	ctx, cancel := context.WithCancel(tb.Context())
-	o := &Observer{ended: make(chan struct{})}
-	go func() {
-		defer close(o.ended)
+	var done sync.WaitGroup
+	done.Go(func() {
+		var last error
 		for l, err := range election.Observe(ctx, client, name) {
-			if o.err = err; err != nil {
-				continue // an error must be the last value
+			if last = err; err == nil { // an error must be the last value
+				o.shown <- l
 			}
-			o.mu.Lock()
-			o.seen = append(o.seen, l)
-			o.mu.Unlock()
 		}
-	}()
+		o.ended <- last
+	})
 	tb.Cleanup(func() {
 		cancel()
-		<-o.ended
+		done.Wait()
 	})
 	return o
 }
 
-// all returns all leaders that have been shown.
-func (o *Observer) all() []election.Leader {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.seen)
-}
-
-// Sees waits until as many more leaders have been shown as are wanted, and compares them, in order.
-func (o *Observer) Sees(tb testing.TB, want ...election.Leader) {
+// Sees checks that a leader is the next one to be shown.
+func (o *Observer) Sees(tb testing.TB, want election.Leader) {
 	tb.Helper()
-	var seen []election.Leader
-	Eventually(tb, func() bool {
-		seen = o.all()[o.taken:]
-		return len(seen) >= len(want)
-	}, func() string { return fmt.Sprintf("not all changes are shown: %v", seen) })
-	require.Equal(tb, want, seen[:len(want)])
-	o.taken += len(want)
+	require.Equal(tb, want, Await(tb, o.shown, "no change is shown"))
 }
 
 // SeesNoMore checks that no leader has been shown beyond those that Sees has checked.
 func (o *Observer) SeesNoMore(tb testing.TB) {
 	tb.Helper()
-	require.Empty(tb, o.all()[o.taken:])
-}
-
-// AwaitValue waits until the last leader shown has the value, and returns that leader. The value "" means no leader.
-func (o *Observer) AwaitValue(tb testing.TB, value string) election.Leader {
-	tb.Helper()
-	var seen []election.Leader
-	Eventually(tb, func() bool {
-		seen = o.all()
-		return len(seen) > 0 && seen[len(seen)-1].Value == value
-	}, func() string { return "no leader is shown with the value " + value })
-	return seen[len(seen)-1]
+	require.Empty(tb, o.shown)
 }
 
 // AwaitEnd waits for the end of the iteration and returns its error.
 func (o *Observer) AwaitEnd(tb testing.TB) error {
 	tb.Helper()
-	Await(tb, o.ended, "the iteration goes on")
-	return o.err
+	return Await(tb, o.ended, "the iteration goes on")
 }
