@@ -79,6 +79,10 @@ func saysWhy(t *testing.T, want []string, call func(context.Context) error) {
 	require.FailNow(t, "the error does not name the reason", "%v, want one of %q", err, want)
 }
 
+func opens(client *clientv3.Client) func(context.Context) error {
+	return func(ctx context.Context) error { return second(lease.NewSession(ctx, client, lease.Options{})) }
+}
+
 // If a certificate is invalid, the errors of calls name the reason, on a new session and on one that holds a lock.
 func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 	t.Parallel()
@@ -111,18 +115,9 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			if refuses {
 				want = append(want, refused)
 			}
-			saysWhy(t, want, func(ctx context.Context) error {
-				_, err := s.Lock(ctx, "n")
-				return err
-			})
-			saysWhy(t, want, func(ctx context.Context) error {
-				_, err := s.TryLock(ctx, "n")
-				return err
-			})
-			saysWhy(t, want, func(ctx context.Context) error {
-				_, err := lease.NewSession(ctx, client, lease.Options{})
-				return err
-			})
+			saysWhy(t, want, func(ctx context.Context) error { return second(s.Lock(ctx, "n")) })
+			saysWhy(t, want, func(ctx context.Context) error { return second(s.TryLock(ctx, "n")) })
+			saysWhy(t, want, opens(client))
 			require.NoError(t, held.Context().Err(), "the lock has ended before its deadline")
 
 			if refuses {
@@ -134,10 +129,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 				if row.client.Certificate == nil {
 					exact = "remote error: tls: handshake failure" // TLS 1.2 has no alert for a missing certificate
 				}
-				saysWhy(t, []string{exact}, func(ctx context.Context) error {
-					_, err := lease.NewSession(ctx, old, lease.Options{})
-					return err
-				})
+				saysWhy(t, []string{exact}, opens(old))
 			}
 
 			// With valid certificates everything works again.
@@ -160,9 +152,6 @@ func TestSession_saysThatOneSideSpeaksNoTLS(t *testing.T) {
 		"as a server without TLS does":                         plain.Client(t, etcdtest.TLS(holding(ca.Issue(t)).config(ca))),
 	} {
 		awaitFailure(t, client)
-		saysWhy(t, []string{want}, func(ctx context.Context) error {
-			_, err := lease.NewSession(ctx, client, lease.Options{})
-			return err
-		})
+		saysWhy(t, []string{want}, opens(client))
 	}
 }
