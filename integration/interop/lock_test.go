@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/client/v3/namespace"
@@ -136,14 +134,10 @@ func TestNamespace_hasAllKeys(t *testing.T) {
 		leads, err := election.Campaign(ctx, s, "leader", election.Options{Value: "x"})
 		require.NoError(t, err)
 		require.NoError(t, leads.Proclaim(ctx, "y"))
-		var many sync.WaitGroup
-		for i := range 100 { // these locks share commits
-			many.Go(func() {
-				_, err := s.Lock(ctx, fmt.Sprintf("many%d", i))
-				assert.NoError(t, err)
-			})
-		}
-		many.Wait()
+		rig.Spread(t, 100, 100, func(i int) error { // these locks share commits
+			_, err := s.Lock(ctx, fmt.Sprintf("many%d", i))
+			return err
+		})
 		require.Len(t, srv.Keys(t, [...]string{"a/", "b/", ""}[i]), [...]int{each, each, 3 * each}[i])
 	}
 

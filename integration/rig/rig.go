@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -98,6 +99,17 @@ func PutMany(tb testing.TB, client *clientv3.Client, n int, put func(int) client
 		_, err := client.Txn(Bounded(tb)).Then(ops...).Commit()
 		require.NoError(tb, err)
 	}
+}
+
+// Spread calls do for 0 to n-1, in a number of goroutines at most, and fails the test if do fails.
+func Spread(tb testing.TB, goroutines, n int, do func(i int) error) {
+	tb.Helper()
+	var calls errgroup.Group
+	calls.SetLimit(goroutines)
+	for i := range n {
+		calls.Go(func() error { return do(i) })
+	}
+	require.NoError(tb, calls.Wait())
 }
 
 // MustLock takes a lock that is free or soon will be.

@@ -77,12 +77,27 @@ func BenchmarkKinds(b *testing.B) {
 	})
 }
 
-// lasting returns d, or with -short a fifth of it: then a benchmark only has to work.
-func lasting(d time.Duration) time.Duration {
+// rate calls do again and again in n goroutines for d, and returns how many calls a second succeeded. With -short it
+// takes a fifth of d: then a benchmark only has to work.
+func rate(b *testing.B, d time.Duration, n int, do func(ctx context.Context, i int) error) float64 {
+	b.Helper()
 	if testing.Short() {
-		return d / 5
+		d /= 5
 	}
-	return d
+	ctx, cancel := context.WithTimeout(b.Context(), d)
+	defer cancel()
+	var calls atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range n {
+		wg.Go(func() {
+			for do(ctx, i) == nil {
+				calls.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(calls.Load()) / time.Since(began).Seconds()
 }
 
 // BenchmarkReaders runs 64 goroutines of eight sessions, each with its own client, through sections of 5 ms under one
@@ -97,22 +112,7 @@ func BenchmarkReaders(b *testing.B) {
 		all = append(all, rig.NewSession(b, srv.Client(b), lease.Options{}))
 	}
 	run := func(do func(s *lease.Session, ctx context.Context) error) float64 {
-		ctx, cancel := context.WithTimeout(b.Context(), lasting(3*time.Second))
-		defer cancel()
-		var sections atomic.Int64
-		var wg sync.WaitGroup
-		began := time.Now()
-		for _, s := range all {
-			for range each {
-				wg.Go(func() {
-					for do(s, ctx) == nil {
-						sections.Add(1)
-					}
-				})
-			}
-		}
-		wg.Wait()
-		return float64(sections.Load()) / time.Since(began).Seconds()
+		return rate(b, 3*time.Second, sessions*each, func(ctx context.Context, i int) error { return do(all[i%sessions], ctx) })
 	}
 	writer := rig.NewSession(b, srv.Client(b), lease.Options{})
 	write := func(ctx context.Context) (waits []time.Duration) {
@@ -158,20 +158,10 @@ func BenchmarkTreeChildren(b *testing.B) {
 	srv := etcdtest.Start(b, etcdtest.Options{})
 	ctx := b.Context()
 	s := rig.NewSession(b, srv.Client(b), lease.Options{})
-	var wg sync.WaitGroup
-	const hands = 64
-	for hand := range hands {
-		wg.Go(func() {
-			for i := hand; i < manyKeys(); i += hands {
-				_, err := s.LockTree(ctx, fmt.Sprint("root/", i))
-				if err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
+	rig.Spread(b, 64, manyKeys(), func(i int) error {
+		_, err := s.LockTree(ctx, fmt.Sprint("root/", i))
+		return err
+	})
 	compare(b, []kind{
 		{"lock", func() (unlocker, error) { return s.Lock(ctx, "plain") }},
 		{"child", func() (unlocker, error) { return s.LockTree(ctx, "root/one-more") }},
@@ -196,20 +186,9 @@ func BenchmarkHooks(b *testing.B) {
 	}
 	run := func(opts lease.Options) float64 {
 		s := rig.NewSession(b, srv.Client(b), opts)
-		ctx, cancel := context.WithTimeout(b.Context(), lasting(2*time.Second))
-		defer cancel()
-		var pairs atomic.Int64
-		var wg sync.WaitGroup
-		for i := range 256 {
-			wg.Go(func() {
-				name := fmt.Sprintf("own/%d", i)
-				for s.Do(ctx, name, func(context.Context, fence.Token) error { return nil }) == nil {
-					pairs.Add(1)
-				}
-			})
-		}
-		wg.Wait()
-		return float64(pairs.Load())
+		return rate(b, 2*time.Second, 256, func(ctx context.Context, i int) error {
+			return s.Do(ctx, fmt.Sprintf("own/%d", i), func(context.Context, fence.Token) error { return nil })
+		})
 	}
 	var ratios []float64
 	for b.Loop() {

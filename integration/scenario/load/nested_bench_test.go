@@ -3,11 +3,9 @@ package load_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -100,16 +98,10 @@ func BenchmarkClose(b *testing.B) {
 			b.Helper()
 			s, err := lease.NewSession(b.Context(), client, lease.Options{})
 			require.NoError(b, err)
-			var wg sync.WaitGroup
-			for worker := range 500 {
-				wg.Go(func() {
-					for i := worker; i < manyKeys(); i += 500 {
-						_, err := s.TryLock(b.Context(), fmt.Sprintf("jobs/%05d", i))
-						assert.NoError(b, err)
-					}
-				})
-			}
-			wg.Wait()
+			rig.Spread(b, 500, manyKeys(), func(i int) error {
+				_, err := s.TryLock(b.Context(), fmt.Sprintf("jobs/%05d", i))
+				return err
+			})
 			return func() error { return s.Close(b.Context()) }
 		},
 		"Revoke": func(b *testing.B, client *clientv3.Client) func() error {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -74,22 +73,13 @@ func locksOf(t *testing.T, s, other *lease.Session) {
 	// Concurrent transactions share commits, as nested transactions.
 	const many = 100
 	locks := make([]*lease.Lock, many)
-	var wg sync.WaitGroup
-	for i := range locks {
-		wg.Go(func() {
-			var err error
-			locks[i], err = s.Lock(rig.Bounded(t), fmt.Sprintf("many/%d", i))
-			assert.NoError(t, err)
-		})
-	}
-	wg.Wait()
-	require.False(t, t.Failed())
+	rig.Spread(t, many, many, func(i int) (err error) {
+		locks[i], err = s.Lock(rig.Bounded(t), fmt.Sprintf("many/%d", i))
+		return err
+	})
 	renewed := s.Status().Deadline
 	require.Eventually(t, func() bool { return s.Status().Deadline.After(renewed) }, rig.Patience, 10*time.Millisecond)
-	for _, l := range locks {
-		wg.Go(func() { assert.NoError(t, l.Unlock(rig.Bounded(t))) })
-	}
-	wg.Wait()
+	rig.Spread(t, many, many, func(i int) error { return locks[i].Unlock(rig.Bounded(t)) })
 }
 
 // electionOf does all that a service does with elections. The name includes the sessions' prefix.
