@@ -4,6 +4,7 @@ package etcdproc
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,8 +79,7 @@ func (c *Cluster) Kill() error {
 type Process struct {
 	order order
 	run   *child.Process // nil while it does not run
-	lines chan string    // receives the lines that the process prints: one when it is ready, then one for each command
-	ended chan struct{}  // closed when the process has closed its standard output
+	lines chan string    // receives the lines that the process prints: one when it is ready, one for each command; closed at its end
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
@@ -93,10 +93,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	if err := p.Kill(); err != nil {
 		return err
 	}
-	if err := p.launch(); err != nil {
-		return err
-	}
-	return p.awaitReady(ctx)
+	return (&Cluster{[]*Process{p}}).launch(ctx)
 }
 
 // Reset restarts the server with other settings.
@@ -111,11 +108,10 @@ func (p *Process) launch() error {
 	if err != nil {
 		return fmt.Errorf("etcdproc: start server %s: %w", p.name(), err)
 	}
-	lines, ended := make(chan string, 1), make(chan struct{})
-	p.run, p.lines, p.ended = run, lines, ended
+	lines := make(chan string, 1)
+	p.run, p.lines = run, lines
 	go func() {
-		defer close(ended)
-		defer close(lines) // a reader then gets "", which is no line that it expects
+		defer close(lines)
 		out := bufio.NewScanner(run.Stdout)
 		for out.Scan() {
 			select {
@@ -127,19 +123,17 @@ func (p *Process) launch() error {
 	return nil
 }
 
-// awaitReady returns when the server serves clients. On an error it has killed the server.
+// awaitReady returns when the server serves clients.
 func (p *Process) awaitReady(ctx context.Context) error {
-	var err error
 	select {
 	case line := <-p.lines:
-		if line == readyLine {
-			return nil
+		if line != readyLine {
+			return fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?", p.name(), line)
 		}
-		err = fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?", p.name(), line)
+		return nil
 	case <-ctx.Done():
-		err = fmt.Errorf("etcdproc: start server %s: %w", p.name(), context.Cause(ctx))
+		return fmt.Errorf("etcdproc: start server %s: %w", p.name(), context.Cause(ctx))
 	}
-	return errors.Join(err, p.Kill())
 }
 
 // Kill ends the process with SIGKILL and waits until it is gone. What the server has confirmed is on the disk. On a
@@ -151,7 +145,9 @@ func (p *Process) Kill() error {
 	if err := p.run.Kill(); err != nil {
 		return fmt.Errorf("etcdproc: kill server %s: %w", p.name(), err)
 	}
-	<-p.ended
+	for range p.lines { // until its end
+		continue
+	}
 	_ = p.run.Wait() // the error is the signal
 	p.run = nil
 	return nil
@@ -211,15 +207,10 @@ func (p *Process) tell(command string) error {
 	if _, err := io.WriteString(p.run.Stdin, command+"\n"); err != nil {
 		return fmt.Errorf("etcdproc: tell server %s to %s: %w", p.name(), command, err)
 	}
-	select {
-	case line := <-p.lines:
-		if line != doneLine {
-			return fmt.Errorf("etcdproc: tell server %s to %s: %s", p.name(), command, line)
-		}
-		return nil
-	case <-p.ended:
-		return fmt.Errorf("etcdproc: tell server %s to %s: its process has ended", p.name(), command)
+	if line := <-p.lines; line != doneLine {
+		return fmt.Errorf("etcdproc: tell server %s to %s: %s", p.name(), command, cmp.Or(line, "its process has ended"))
 	}
+	return nil
 }
 
 // Save saves the data of a client's server to a file, like etcdctl snapshot save.
