@@ -109,15 +109,14 @@ func Etcdctl(tb testing.TB) string {
 
 var buildEtcdctl = sync.OnceValues(func() (string, error) {
 	// Only "go tool" caches the linked binary of a tool. With -n it prints the binary's path instead of running it.
-	out, err := exec.Command("go", "tool", "-n", "go.etcd.io/etcd/etcdctl/v3").Output()
-	if err != nil {
-		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			return "", fmt.Errorf("etcdtest: build etcdctl: %w: %s", err, exit.Stderr)
-		}
-		return "", fmt.Errorf("etcdtest: build etcdctl: %w", err)
-	}
+	cmd := exec.Command("go", "tool", "-n", "go.etcd.io/etcd/etcdctl/v3")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
 	path := strings.TrimSpace(string(out))
-	if _, err := os.Stat(path); err != nil {
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
 		return "", fmt.Errorf("etcdtest: build etcdctl: %w", err)
 	}
 	return path, nil
