@@ -46,24 +46,13 @@ func second[T any](_ T, err error) error { return err }
 // Everything that the sessions and clients of this package log, at the lowest level, and the texts that must not be in
 // it, with what each of them is.
 var (
-	ours, etcds written
-	secrets     = struct {
+	oursLog, etcdsLog bytes.Buffer
+	ours, etcds       = zapcore.Lock(zapcore.AddSync(&oursLog)), zapcore.Lock(zapcore.AddSync(&etcdsLog))
+	secrets           = struct {
 		sync.Mutex
 		all map[string]string
 	}{all: map[string]string{}}
 )
-
-// written collects a log. It is safe for concurrent use.
-type written struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (w *written) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.Write(p)
-}
 
 // secret marks a text that must not be logged.
 func secret(what, text string) string {
@@ -75,7 +64,7 @@ func secret(what, text string) string {
 
 // logged makes a client log, and marks the lease IDs and tokens that it is given as secrets.
 func logged(cfg *clientv3.Config) {
-	cfg.Logger = zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(&etcds), zapcore.DebugLevel))
+	cfg.Logger = zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), etcds, zapcore.DebugLevel))
 	learn := func(
 		ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 	) error {
@@ -103,7 +92,7 @@ func newSession(t *testing.T, client *clientv3.Client, opts lease.Options) *leas
 		opts.Prefix = "jobs/"
 	}
 	opts.Owner = secret("an owner", "owner of everything")
-	opts.Logger = slog.New(slog.NewJSONHandler(&ours, &slog.HandlerOptions{Level: slog.Level(math.MinInt32)}))
+	opts.Logger = slog.New(slog.NewJSONHandler(ours, &slog.HandlerOptions{Level: slog.Level(math.MinInt32)}))
 	return rig.NewSession(t, client, opts)
 }
 
@@ -111,7 +100,7 @@ func newSession(t *testing.T, client *clientv3.Client, opts lease.Options) *leas
 // logged, and each line of ours is in the golden list.
 func logHasNoSecrets() error {
 	var errs []error
-	for whose, log := range map[string]string{"ours": ours.buf.String(), "of etcd's client": etcds.buf.String()} {
+	for whose, log := range map[string]string{"ours": oursLog.String(), "of etcd's client": etcdsLog.String()} {
 		for text, what := range secrets.all {
 			if i := strings.Index(log, text); i >= 0 {
 				errs = append(errs, fmt.Errorf("%s in the log, %s: …%.300s", what, whose, log[max(i-100, 0):]))
@@ -123,7 +112,7 @@ func logHasNoSecrets() error {
 		return err
 	}
 	reached := map[string]bool{}
-	for line := range strings.Lines(ours.buf.String()) {
+	for line := range strings.Lines(oursLog.String()) {
 		var record struct{ Level, Msg string }
 		if err := json.Unmarshal([]byte(line), &record); err != nil {
 			return err
