@@ -178,6 +178,11 @@ func (tr *trial) run(t *testing.T) error {
 	if err != nil {
 		return fmt.Errorf("first: %w", err)
 	}
+	learned := make(chan time.Time, 1)
+	go func() { // before anything that may take long on a slow machine
+		<-lost
+		learned <- time.Now()
+	}()
 	second := make(chan error, 1)
 	held, free := context.WithCancel(ctx) // until the second is granted, on a slow machine perhaps before the strike
 	go func() {
@@ -194,11 +199,6 @@ func (tr *trial) run(t *testing.T) error {
 		queued = resp.Count
 		time.Sleep(10 * time.Millisecond)
 	}
-	learned := make(chan time.Time, 1)
-	go func() {
-		<-lost
-		learned <- time.Now()
-	}()
 	if err := tr.outage.strike(held, t, tr); err != nil && held.Err() == nil {
 		return err
 	}
