@@ -34,7 +34,7 @@ var (
 
 // TestSafety is make safety and make soak.
 func TestSafety(t *testing.T) {
-	if *duration < 0 {
+	if *duration == -1 { // the default
 		return
 	}
 	require.Positive(t, *duration)
