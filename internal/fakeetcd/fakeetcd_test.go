@@ -119,3 +119,18 @@ func TestWatch_pastRevisionIsServedAtTheNextSync(t *testing.T) {
 		require.Len(t, next(t, ch).Events, 1, "from then on it is synced too")
 	})
 }
+
+// A lost answer breaks the stream, as it breaks a connection. The client resumes all watches on another one.
+func TestWatch_lostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c := start(t)
+		before := c.Watch(t.Context(), "a")
+		c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer})
+		after := c.Watch(t.Context(), "b") // returns when it is confirmed
+		put(t, c, "a", "1")
+		put(t, c, "b", "1")
+		for _, ch := range []clientv3.WatchChan{before, after} {
+			require.Len(t, (<-ch).Events, 1)
+		}
+	})
+}

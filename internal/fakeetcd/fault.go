@@ -81,7 +81,8 @@ type Fault struct {
 	Twice bool
 
 	// Lose loses one of the messages. With Answer the server has acted. The caller then waits until its
-	// context ends, or gets Err: after Before for a lost request, after After for a lost answer.
+	// context ends, or gets Err: after Before for a lost request, after After for a lost answer. A lost answer to a Watch
+	// ends its stream, by default with ErrUnavailable: nothing can follow it on the same connection.
 	Lose Message
 	Err  error // a gRPC status error, such as ErrUnavailable; without Lose it means that the request is lost
 
@@ -99,6 +100,9 @@ const retryPause = 23 * time.Millisecond
 func (f Fault) on(m Method) Fault {
 	if f.Err != nil && f.Lose == None {
 		f.Lose = Request
+	}
+	if m == Watch && f.Lose == Answer && f.Err == nil {
+		f.Err = ErrUnavailable
 	}
 	if f.Err != nil && (m == KeepAliveOnce || m == Watch) && f.Before+f.After < retryPause {
 		if f.Lose == Request {

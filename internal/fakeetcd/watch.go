@@ -154,7 +154,7 @@ func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
 		})
 	}
 	if f.Lose == Answer {
-		w.in.lost = true // a stream keeps its order, so later messages do not arrive either
+		w.in.lost = true // the stream is about to break: later messages do not arrive either
 	}
 	w.in.push(created, f.After)
 }
