@@ -127,7 +127,7 @@ var queueMutants = table{
 	},
 	"internal/queue/list.go": {
 		"a key on another lease contends if its name looks like a contender's": {
-			`isAttached(e.Prefix, string(kv.Key), "[-!=-]{+=+}")`,
+			`"[-=-]{+!=+}", clientv3.LeaseID(id)`,
 			killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
 		},
 		"a page begins after the next key": {

@@ -211,58 +211,51 @@ func (q *Queue) pick(a *etcd.Attempt, e Entry, r roll) (*mvccpb.KeyValue, error)
 // these are still there: they are data whose names look like contenders, such as jobs/1 beside the lock jobs. All keys
 // have the form of contenders. The error is ErrGone if e has entered and its key is gone.
 //
-// It compares leases because a read of keys alone does not return them, and a read of values may be large. Mostly the
-// first key is attached. There may be thousands that are not, so each request compares twice as many, and half as many
-// once one of them is.
+// It compares leases because a read of keys alone does not return them, and a read of values may be large.
 func (q *Queue) attached(a *etcd.Attempt, e Entry, list []*mvccpb.KeyValue) (passed, strays int, err error) {
-	var own []clientv3.Op
+	var own []clientv3.Cmp
 	if e.Rev != 0 {
-		own = []clientv3.Op{clientv3.OpGet(e.Key, clientv3.WithKeysOnly())}
+		own = []clientv3.Cmp{e.Held()}
 	}
-	for size, most := 1, etcd.PartSize; passed < len(list) || e.Rev != 0; {
-		part := list[passed:min(passed+size, len(list))]
-		var cmps []clientv3.Cmp
-		var there []clientv3.Op
-		for _, kv := range part {
-			cmps = append(cmps, isAttached(e.Prefix, string(kv.Key), "!="))
-			there = append(there, clientv3.OpGet(string(kv.Key), clientv3.WithCountOnly()))
+	found := false
+	look := func(part []*mvccpb.KeyValue) error {
+		if found {
+			return nil
 		}
-		if e.Rev != 0 {
-			cmps = append(cmps, e.Held())
+		ops := make([]clientv3.Op, len(part))
+		for i, kv := range part {
+			there := clientv3.OpGet(string(kv.Key), clientv3.WithCountOnly())
+			ops[i] = clientv3.OpTxn([]clientv3.Cmp{isAttached(e.Prefix, string(kv.Key))}, nil, []clientv3.Op{there})
 		}
-		resp, err := a.Txn(cmps, there, own)
+		resp, err := a.Txn(own, ops, nil)
 		switch {
-		case errors.Is(err, rpctypes.ErrTooManyOps) && len(part) > 1:
-			most = len(part) / 2
-			size = most
-			continue
 		case err != nil:
-			return 0, 0, err
-		case resp.Succeeded: // none of part is attached
-			for _, r := range resp.Responses {
-				strays += int(r.GetResponseRange().Count)
-			}
-			if passed += len(part); passed == len(list) {
-				return passed, strays, nil
-			}
-			size = min(2*size, most)
-			continue
+			return err
+		case !resp.Succeeded:
+			return ErrGone
 		}
-		if e.Rev != 0 {
-			if kv := first(resp.Responses[0].GetResponseRange().Kvs); kv == nil || kv.CreateRevision != e.Rev {
-				return 0, 0, ErrGone
+		for _, r := range resp.Responses {
+			one := r.GetResponseTxn()
+			if found = one.Succeeded; found {
+				break
 			}
+			passed++
+			strays += int(one.Responses[0].GetResponseRange().Count)
 		}
-		if len(part) <= 1 {
-			return passed, strays, nil
-		}
-		size = len(part) / 2
+		return nil
 	}
-	return passed, strays, nil
+	n := min(1, len(list)) // mostly the first is attached
+	if n > 0 || own != nil {
+		err = look(list[:n])
+	}
+	if err == nil {
+		_, err = etcd.InParts(list[n:], etcd.PartSize, 1, look)
+	}
+	return passed, strays, err
 }
 
-// isAttached compares the lease of a key with that in its name.
-func isAttached(prefix, key, how string) clientv3.Cmp {
+// isAttached compares true if a key is attached to the lease in its name.
+func isAttached(prefix, key string) clientv3.Cmp {
 	id, _ := leaseIn(prefix, []byte(key))
-	return clientv3.Compare(clientv3.LeaseValue(key), how, clientv3.LeaseID(id))
+	return clientv3.Compare(clientv3.LeaseValue(key), "=", clientv3.LeaseID(id))
 }

@@ -93,7 +93,7 @@ func nearest(kvs []*mvccpb.KeyValue, all int64) Ahead {
 func (q *Queue) lookByName(a *etcd.Attempt, e Entry, before Ahead) (Ahead, error) {
 	if before.named { // while that key exists it is the nearest: contenders that enter are younger
 		resp, err := a.Txn([]clientv3.Cmp{
-			e.Held(), clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev), isAttached(e.Prefix, before.Key, "="),
+			e.Held(), clientv3.Compare(clientv3.CreateRevision(before.Key), "=", before.Rev), isAttached(e.Prefix, before.Key),
 		}, nil, nil)
 		if err != nil || resp.Succeeded {
 			return before, err
