@@ -40,21 +40,21 @@ var queueMutants = table{
 		},
 		"a reader waits for readers": {
 			"return [-readers-]{+notContenders+}",
-			killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, queue.Ahead{None: true}, p.ahead)`},
+			killer{inQueue, "TestQueue_Enter_readersAlone", `require.Equal(t, queue.Ahead{None: true}, ahead)`},
 		},
 		"a reader waits for nobody": {
 			`return [-readers-]{+"\x01"+}`,
-			killer{inQueue, "TestQueue_Await_readersAndWriters", `require.Equal(t, queue.Ahead{Key: w1.Key, Rev: w1.Rev, Owner: true}, r2.ahead)`},
+			killer{inQueue, "FuzzQueue_Await", `"it is granted before its turn"`},
 		},
 	},
 	"internal/queue/scan.go": {
 		"a reader overtakes a waiting writer": {
 			"{+if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\t+}ahead := nearest(kvs, int64(len(kvs)))\n",
-			killer{inQueue, "TestQueue_Await_readersAndWriters", `requirePending(t, third)`},
+			killer{inQueue, "FuzzQueue_Await", `"it is granted before its turn"`},
 		},
 		"Await: waits for a key whose name looks like a contender's but whose lease is another": {
 			"[-check && ahead.first().key == watched-]{+false && check+} && !Contends",
-			killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
+			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
 		"Await: the second nearest counts as the owner, though others are ahead of it": {
 			"contender{string(kvs[1].Key), kvs[1].CreateRevision}, [-all == 2-]{+true+}",
@@ -106,7 +106,7 @@ var queueMutants = table{
 	"internal/queue/set.go": {
 		"TryRLock takes another reader for the holder": {
 			"q.[-oldest(a, e.outside()-]{+Owner(a, e.Prefix+})",
-			killer{inQueue, "TestQueue_TryEnter_reader", `require.Equal(t, writer.Key, string(owner.Key))`},
+			killer{inQueue, "FuzzQueue_Await", `require.Equal(q.t, excluding.Key, string(owner.Key), "the oldest one")`},
 		},
 		"TryLock, TryLockAll: a contender that is not first stays in its queues": {
 			"[-_, err := q.Leave(a, set)\n\tif err == nil {\n\t\tentered(set, 0)\n\t}\n\treturn owners, err-]{+return owners, nil+}",
@@ -128,11 +128,11 @@ var queueMutants = table{
 	"internal/queue/list.go": {
 		"a key on another lease contends if its name looks like a contender's": {
 			`"[-=-]{+!=+}", clientv3.LeaseID(id)`,
-			killer{inQueue, "TestQueue_plantedContenders", `require.Equal(t, first.Key, ahead.Key)`},
+			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
 		"a page begins after the next key": {
 			`return string(key) + "[-\x00-]{+~+}"`,
-			killer{inQueue, "TestQueue_mixed_pageEnds", `require.Equal(t, oldest, string(owner.Key))`},
+			killer{inQueue, "TestChildren", `require.Equal(t, want, got)`},
 		},
 		"a nested name with many keys is read to its end": {
 			`if dir := nestedIn(prefix, key); [-dir != ""-]{+false+} {`,
@@ -166,7 +166,7 @@ var queueMutants = table{
 	"internal/queue/await.go": {
 		"Await: the end of the nearest is the turn, whether or not it was the owner": {
 			"case end == Deleted && [-ahead.Owner && -]",
-			killer{inQueue, "TestQueue_Await_keptWatchesOfALongQueue/the_last_gives_up,_with_nested_names", `requirePending(t, got)`},
+			killer{inQueue, "FuzzQueue_Await", `"it is granted before its turn"`},
 		},
 		"Await: each event in the queue causes a read": {
 			"\t\t\t\tend[-, written = w.ended(e.Prefix, c.rev-]{+ = Overwritten\n\t\t\t\treturn q.watch(ctx, e.Prefix, func(_ context.Context, w *watch) error {\n\t\t\t\t\tselect {\n\t\t\t\t\tcase <-w.events:\n\t\t\t\t\tcase <-time.After(time.Second):\n\t\t\t\t\t}\n\t\t\t\t\treturn nil\n\t\t\t\t}, clientv3.WithPrefix()+})\n",
@@ -174,15 +174,15 @@ var queueMutants = table{
 		},
 		"Await: an event of an earlier key is the turn": {
 			"case [-ev.Kv.ModRevision <= rev-]{+false+}:",
-			killer{inQueue, "TestQueue_Await_staleEvent", `requirePending(t, two)`},
+			killer{inQueue, "FuzzQueue_Await", `"it is granted before its turn"`},
 		},
 		"Await: no read after the watch exists": {
 			"if ![-kept || !-]known {",
-			killer{inQueue, "TestQueue_Await_predecessorGoesBeforeTheWatch", `receive(t, e.await(t.Context(), second))`},
+			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
 		"Await: a kept watch is used though another wait has taken the event": {
 			"\t\t\t[-w.since = max(w.since, ev.Kv.ModRevision)-]{+_ = ev+}",
-			killer{inQueue, "TestQueue_Await_keptWatchOfAnotherReader/its_event_is_taken", `require.Equal(t, at, granted.at)`},
+			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
 		"Await: a watch is kept after a long wait": {
 			" && [-time.Since(began) < shortWait-]{+!began.IsZero()+}\n",
@@ -194,7 +194,7 @@ var queueMutants = table{
 		},
 		"AwaitOwn: the owner's end is the turn of a candidate that was passed over": {
 			"(!own || [-!ahead.written && !written-]{+written || true+}):",
-			killer{inQueue, "TestQueue_AwaitOwn/passed", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+			killer{inQueue, "FuzzQueue_Await", `"it was passed over"`},
 		},
 		"Await: the owner's end is the turn though both keys are on one lease": {
 			"[- && !e.wentWith(c)-]",
@@ -206,15 +206,15 @@ var queueMutants = table{
 		},
 		"AwaitOwn: ignores that the owner's key was written before the wait": {
 			"![-ahead.written && !-]written",
-			killer{inQueue, "TestQueue_AwaitOwn/passed,_and_it_was_written_before", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+			killer{inQueue, "FuzzQueue_Await", `"it was passed over"`},
 		},
 		"AwaitOwn: the owner's end is the turn of a candidate that was passed over with another": {
 			"ahead.beforeOwner[- && !own-]",
-			killer{inQueue, "TestQueue_AwaitOwn/passed_with_another,_by_kept_watches", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+			killer{inQueue, "FuzzQueue_Await", `"it was passed over"`},
 		},
 		"a waiter behind a key that was taken off its lease waits forever": {
 			"case [-!Contends(prefix, ev.Kv)-]{+false+}:",
-			killer{inQueue, "TestQueue_Await_keyIsTakenOffItsLease", `require.NoError(t, receive(t, waits).err)`},
+			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
 	},
 	"internal/queue/watch.go": {
@@ -224,11 +224,11 @@ var queueMutants = table{
 		},
 		"Await: a kept watch is used though it may have begun after the contender's end": {
 			"w == nil ||[- c.rev <= w.since ||-]",
-			killer{inQueue, "TestQueue_Await_keptWatchOfAnotherReader/has_not_seen_the_end", `require.Equal(t, at, granted.at)`},
+			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
 		"AwaitOwn: a kept watch is used that does not show writes": {
 			"[- || puts && !w.puts-]",
-			killer{inQueue, "TestQueue_AwaitOwn_keptWatchWithoutPuts", `require.ErrorIs(t, receive(t, got).err, queue.ErrGone)`},
+			killer{inQueue, "FuzzQueue_Await", `"it was passed over"`},
 		},
 		"Await: a kept watch outlives its lease": {
 			"Watch([-q.Life-]{+context.WithoutCancel(q.Life)+})",
@@ -240,7 +240,7 @@ var queueMutants = table{
 		},
 		"Await: a wait on a kept watch does not end with its context": {
 			"w.detach = context.AfterFunc([-ctx-]{+context.WithoutCancel(ctx)+}, w.cancel)\n\treturn w\n",
-			killer{inQueue, "TestQueue_Await_keptWatchIsGivenUp", `require.Equal(t, at, given.at)`},
+			killer{inQueue, "FuzzQueue_Await", `"it gives up at once"`},
 		},
 		"Await: keeps any number of watches": {
 			"[- || len(k.watches) >= mostKept-]",
@@ -286,11 +286,11 @@ var queueMutants = table{
 	"internal/queue/guard.go": {
 		"Guards: its own put ends a handle": {
 			"case gone, ev.Kv.ModRevision [-<=-]{+<+} e.Rev:",
-			killer{inQueue, "TestGuards_staleEvents", `g.requireNotices(t)`},
+			killer{inQueue, "FuzzQueue_Await", `"the guard reports no write that was not"`},
 		},
 		"Guards: an event of an earlier use of a key counts for the present one": {
 			"case gone[-, ev.Kv.ModRevision <= e.Rev-]:",
-			killer{inQueue, "TestGuards_staleEvents", `g.requireNotices(t)`},
+			killer{inQueue, "FuzzQueue_Await", `"the guard reports the end of the key"`},
 		},
 		"Guards: a refused watch is not retried": {
 			"[-b.Longest = w.Every\n\t\t\tw.warn(e, \"watched\", err)-]{+w.warn(e, \"watched\", err)\n\t\t\treturn+}",

@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/internal/queue"
@@ -20,13 +18,8 @@ import (
 // it keeps the watch of the second one.
 func (e *env) rounds(t *testing.T, other *env) {
 	t.Helper()
-	e.roundsBy(t, other, e.enter)
-}
-
-func (e *env) roundsBy(t *testing.T, other *env, enter func(*testing.T, string) place) {
-	t.Helper()
 	for round := range 2 {
-		theirs, ours := other.enter(t, "1"), enter(t, "2")
+		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
 		got := e.await(t.Context(), ours)
 		time.Sleep(time.Millisecond)
 		other.leave(t, theirs)
@@ -66,32 +59,6 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 	})
 }
 
-// Two readers of a session wait for one writer. The second one must not wait by the watch of the first one: that has
-// opened it after the writer's end, or has taken the event from it.
-func TestQueue_Await_keptWatchOfAnotherReader(t *testing.T) {
-	for name, writes := range map[string]string{"has not seen the end": "another", "its event is taken": "1"} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			other := e.another(t)
-			e.roundsBy(t, other, e.read)
-			writer := other.enter(t, writes)
-			one, two := e.read(t, "1"), e.read(t, "2")
-			if writes == "1" { // a watch on that key is kept
-				first := e.await(t.Context(), one)
-				requirePending(t, first)
-				other.leave(t, writer)
-				require.NoError(t, receive(t, first).err)
-			} else {
-				other.leave(t, writer)
-				require.NoError(t, e.Await(t.Context(), one.Entry, one.ahead))
-			}
-			at := e.now()
-			granted := receive(t, e.await(t.Context(), two))
-			require.NoError(t, granted.err)
-			require.Equal(t, at, granted.at)
-		})
-	}
-}
-
 // A watch is kept though the context of the wait that opened it ends.
 func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
@@ -109,73 +76,6 @@ func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
 		}
 		require.Len(t, e.c.Calls(fakeetcd.Watch), 2)
 	})
-}
-
-// With four contenders in turns, the last one waits by its kept watches, and reads once, while the nearest is the
-// owner. In whatever order the three before it go, its turn comes when all have gone.
-func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
-	for name, order := range map[string][]int{
-		"in turn": {0, 1, 2}, "the last gives up": {0, 2, 1}, "the last first": {2, 0, 1}, "from behind": {2, 1, 0},
-		"the last but one gives up": {1, 0, 2}, "both give up": {1, 2, 0},
-	} {
-		for beside, nested := range map[string]bool{"": false, ", with nested names": true} {
-			bubbleOf(t, name+beside, func(t *testing.T, e *env) {
-				other := e.another(t)
-				if nested {
-					e.srv.Put("a/b/c", "")
-				}
-				for round := range 3 {
-					ahead := []place{other.enter(t, "1"), other.enter(t, "2"), other.enter(t, "3")}
-					ours := e.enter(t, "4")
-					before := e.requests()
-					got := e.await(t.Context(), ours)
-					for _, i := range order {
-						requirePending(t, got)
-						other.leave(t, ahead[i])
-						synctest.Wait()
-					}
-					require.NoError(t, receive(t, got).err)
-					if round > 1 && !nested && slices.IsSorted(order) {
-						require.Equal(t, before+1, e.requests())
-					}
-					e.leave(t, ours)
-				}
-			})
-		}
-	}
-}
-
-// Whatever happens to the kept watch, the waiter does not miss its turn.
-func TestQueue_Await_keptWatchBreaks(t *testing.T) {
-	for name, breaks := range map[string]func(*env){
-		"its stream ends":  func(e *env) { e.c.BreakWatches(rpctypes.ErrGRPCNoLeader) },
-		"its stream hangs": func(e *env) { e.Conn.Streams(e.Bound).Suspect() },
-		"it is compacted":  func(e *env) { e.compact() },
-		"it is resumed":    func(e *env) { e.c.BreakWatches(fakeetcd.ErrUnavailable) },
-		"it falls silent":  func(e *env) { e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) },
-	} {
-		for when, waits := range map[string]bool{"unused": false, "in use": true} {
-			bubbleOf(t, name+", "+when, func(t *testing.T, e *env) {
-				other := e.another(t)
-				e.rounds(t, other)
-				if !waits {
-					breaks(e)
-					synctest.Wait()
-				}
-				theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-				got, at := e.await(t.Context(), ours), e.now()
-				if waits {
-					breaks(e)
-					synctest.Wait()
-				}
-				requirePending(t, got)
-				other.leave(t, theirs)
-				granted := receive(t, got)
-				require.NoError(t, granted.err)
-				require.LessOrEqual(t, granted.at-at, queue.GuardAfter+e.Bound, "the opening of the next watch shows a silent member")
-			})
-		}
-	}
 }
 
 // A wait relies on a kept watch for a short time. Then it opens a new watch, which lasts, and reads the queue. The next
@@ -204,41 +104,6 @@ func TestQueue_Await_keptWatchOfALongWait(t *testing.T) {
 			require.NoError(t, receive(t, got).err)
 			e.leave(t, ours)
 		}
-	})
-}
-
-// AwaitOwn has to see puts, so it does not wait by a kept watch that does not show them.
-func TestQueue_AwaitOwn_keptWatchWithoutPuts(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		e.rounds(t, other)
-		owner, ours := other.enter(t, "1"), e.enter(t, "2")
-		other.enter(t, "3")
-		got := e.awaitOwn(t.Context(), ours)
-		e.rewrite(t, owner)
-		e.leaveTogether(t, owner, ours)
-		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
-	})
-}
-
-// A wait that is given up ends its watch.
-func TestQueue_Await_keptWatchIsGivenUp(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		e.rounds(t, other)
-		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-		mine := errors.New("mine")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		got, at := e.await(ctx, ours), e.now()
-		cancel(mine)
-		given := receive(t, got)
-		require.ErrorIs(t, given.err, mine)
-		require.Equal(t, at, given.at)
-		synctest.Wait()
-		require.Zero(t, e.srv.Watchers())
-		got = e.await(t.Context(), ours)
-		other.leave(t, theirs)
-		require.NoError(t, receive(t, got).err)
 	})
 }
 
@@ -276,25 +141,6 @@ func TestQueue_Await_keptWatchesAreFew(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, e.srv.Watchers())
 	})
-}
-
-// The key ahead is taken off its lease, and is no contender any more. Neither a kept watch nor one that is to be kept
-// shows that; the wait notices soon.
-func TestQueue_Await_keptWatchOfADisplacedKey(t *testing.T) {
-	for _, key := range []string{"1", "3"} { // watched before, and not
-		bubble(t, func(t *testing.T, e *env) {
-			other := e.another(t)
-			e.rounds(t, other)
-			theirs := other.enter(t, key)
-			got := e.await(t.Context(), e.enter(t, "2"))
-			requirePending(t, got)
-			at := e.now()
-			e.srv.Put(theirs.Key, "somebody else's")
-			granted := receive(t, got)
-			require.NoError(t, granted.err)
-			require.LessOrEqual(t, granted.at-at, queue.GuardAfter)
-		})
-	}
 }
 
 // asked counts the requests that e sends during a turn, and those of them that open watches.
@@ -346,4 +192,33 @@ func TestQueue_Await_longWaitThatEndsSoon(t *testing.T) {
 			require.Equal(t, 2, watches, "round %d", round)
 		}
 	})
+}
+
+// With four contenders in turns, the last one waits by its kept watches, and reads once, while the nearest is the
+// owner. In whatever order the three before it go, its turn comes when all have gone.
+func TestQueue_Await_keptWatchesOfALongQueue(t *testing.T) {
+	for name, order := range map[string][]int{
+		"in turn": {0, 1, 2}, "the last gives up": {0, 2, 1}, "the last first": {2, 0, 1}, "from behind": {2, 1, 0},
+		"the last but one gives up": {1, 0, 2}, "both give up": {1, 2, 0},
+	} {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			other := e.another(t)
+			for round := range 3 {
+				ahead := []place{other.enter(t, "1"), other.enter(t, "2"), other.enter(t, "3")}
+				ours := e.enter(t, "4")
+				before := e.requests()
+				got := e.await(t.Context(), ours)
+				for _, i := range order {
+					requirePending(t, got)
+					other.leave(t, ahead[i])
+					synctest.Wait()
+				}
+				require.NoError(t, receive(t, got).err)
+				if round > 1 && slices.IsSorted(order) {
+					require.Equal(t, before+1, e.requests())
+				}
+				e.leave(t, ours)
+			}
+		})
+	}
 }

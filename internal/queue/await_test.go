@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"context"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,80 +47,6 @@ func TestQueue_Await_doesNotSpin(t *testing.T) {
 	})
 }
 
-// A key that is taken off its lease is no contender any more, and may stay for ever: the waiter behind it goes on. A
-// write that leaves the key on its lease changes nothing.
-func TestQueue_Await_keyIsTakenOffItsLease(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		first, second := e.enter(t, "1"), e.enter(t, "2")
-		third := e.enter(t, "3")
-		waits := e.await(timeout(t, time.Minute), second)
-		synctest.Wait()
-		before := len(e.c.Calls(fakeetcd.Txn))
-		_, err := e.c.Put(t.Context(), first.Key, "proclaimed", clientv3.WithIgnoreLease())
-		require.NoError(t, err)
-		synctest.Wait()
-		require.Empty(t, waits)
-		require.Len(t, e.c.Calls(fakeetcd.Txn), before)
-
-		_, err = e.c.Put(t.Context(), first.Key, "overwritten")
-		require.NoError(t, err)
-		require.NoError(t, receive(t, waits).err)
-		waits = e.await(timeout(t, time.Second), third)
-		require.ErrorIs(t, receive(t, waits).err, context.DeadlineExceeded, "the second is the owner now")
-	})
-}
-
-// The owner's key, which was written before, and the waiter's own are deleted in one transaction: that is not the
-// waiter's turn.
-func TestQueue_AwaitOwn(t *testing.T) {
-	for name, tc := range map[string]struct {
-		between int
-		early   bool // the owner's key is written before the waiter enters
-		passed  bool
-	}{
-		"its turn":                          {},
-		"its turn, behind another":          {between: 1},
-		"its turn, and it was written":      {early: true},
-		"passed":                            {passed: true},
-		"passed, and it was written before": {early: true, passed: true},
-		"passed with another":               {between: 1, passed: true},
-		"passed with others":                {between: 2, passed: true},
-	} {
-		for when, rounds := range map[string]int{"": 1, ", by kept watches": 3} {
-			bubbleOf(t, name+when, func(t *testing.T, e *env) {
-				other := e.another(t)
-				for round := range rounds {
-					passed := tc.passed && round == rounds-1
-					gone := []place{other.enter(t, "owner")}
-					if tc.early {
-						e.rewrite(t, gone[0])
-					}
-					for i := range tc.between {
-						gone = append(gone, other.enter(t, strconv.Itoa(i)))
-					}
-					us, next := e.enter(t, "us"), other.enter(t, "next")
-					got := e.awaitOwn(t.Context(), us)
-					requirePending(t, got)
-					if passed {
-						if !tc.early {
-							e.rewrite(t, gone[0])
-						}
-						e.leaveTogether(t, append(gone, us)...)
-						require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
-						return
-					}
-					for _, p := range gone {
-						other.leave(t, p)
-					}
-					require.NoError(t, receive(t, got).err)
-					e.leave(t, us)
-					other.leave(t, next)
-				}
-			})
-		}
-	}
-}
-
 func (e *env) awaitOwn(ctx context.Context, p place) <-chan outcome[struct{}] {
 	return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitOwn(ctx, p.Entry, p.ahead) })
 }
@@ -162,28 +87,15 @@ func TestQueue_AwaitEnd(t *testing.T) {
 	}
 }
 
-// Nobody waits for a key that is no contender, and its end is nobody's turn.
-func TestQueue_Await_strayIsTheNearest(t *testing.T) {
-	for name, key := range map[string]string{"stray": "a/zz", "nested": "a/b/zz", "stays": "a/stays"} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			other := e.another(t)
-			first := other.enter(t, "1")
-			e.srv.Put(key, "")
-			second := e.enter(t, "2")
-			require.Equal(t, queue.Ahead{}, second.ahead)
-			two := e.await(t.Context(), second)
-			require.Equal(t, 1, e.srv.Watchers(), "the contender's")
-			if name != "stays" {
-				require.True(t, e.srv.Delete(key))
-			}
-			e.at(time.Second)
-			requirePending(t, two)
-			before := e.requests()
-			other.leave(t, first)
-			require.NoError(t, receive(t, two).err)
-			require.Equal(t, before, e.requests(), "the contender before it is the owner")
-		})
-	}
+// The owner is on the waiter's own lease, which is revoked: the end of the owner's key is not the waiter's turn.
+func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		e.enter(t, "1")
+		ours := e.enter(t, "2")
+		got := e.await(t.Context(), ours)
+		require.NoError(t, e.srv.Revoke(e.lease))
+		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
+	})
 }
 
 // The owner's key is taken off its lease and put back on it, so it is the owner again. The contender behind it gives
@@ -223,13 +135,22 @@ func TestQueue_Await_displacedOwner(t *testing.T) {
 	}
 }
 
-// The owner is on the waiter's own lease, which is revoked: the end of the owner's key is not the waiter's turn.
-func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
+// In a queue with nested names, a key between the owner's and the waiter's is off its lease, and is put back on it
+// while the owner holds: it is a contender again, before the waiter.
+func TestQueue_Await_putBackBehindTheOwner(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		e.enter(t, "1")
-		ours := e.enter(t, "2")
+		other := e.another(t)
+		e.srv.Put("a/eu/1", "")
+		owner, next := other.enter(t, "1"), other.enter(t, "2")
+		e.srv.Put(next.Key, "off its lease")
+		ours := e.enter(t, "3")
 		got := e.await(t.Context(), ours)
-		require.NoError(t, e.srv.Revoke(e.lease))
-		require.ErrorIs(t, receive(t, got).err, queue.ErrGone)
+		_, err := other.c.Put(t.Context(), next.Key, "back", clientv3.WithLease(other.lease))
+		require.NoError(t, err)
+		other.leave(t, owner)
+		synctest.Wait()
+		requirePending(t, got)
+		other.leave(t, next)
+		require.NoError(t, receive(t, got).err)
 	})
 }

@@ -314,3 +314,23 @@ func TestQueue_HandOver_notDone(t *testing.T) {
 		})
 	}
 }
+
+// Without a writer a reader takes one request, however many readers there are.
+func TestQueue_Enter_readersAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		var revs []int64
+		for i := range 3 {
+			before := e.requests()
+			p, ahead, err := e.Enter(e.once(t.Context()), queue.NewReader("a", e.lease, fmt.Sprint(i)), fmt.Sprint(i))
+			require.NoError(t, err)
+			require.Equal(t, queue.Ahead{None: true}, ahead)
+			require.Equal(t, before+1, e.requests())
+			revs = append(revs, p.Rev)
+		}
+		require.True(t, slices.IsSorted(revs))
+		again, ahead, err := e.Enter(e.once(t.Context()), queue.NewReader("a", e.lease, "0"), "0")
+		require.NoError(t, err)
+		require.Equal(t, revs[0], again.Rev, "after a lost answer it is found in its place")
+		require.NoError(t, e.Await(t.Context(), again, ahead))
+	})
+}

@@ -58,25 +58,6 @@ func TestGuards_doNotSpin(t *testing.T) {
 	}
 }
 
-// A watch on a member that lags may show an earlier key of the same name, or the entry's own put.
-func TestGuards_staleEvents(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		g := e.guards(t)
-		earlier := e.enter(t, "1")
-		e.srv.Put(earlier.Key, "x")
-		e.leave(t, earlier)
-		p := e.enter(t, "1")
-		require.Equal(t, earlier.Key, p.Key)
-		e.c.Watcher = behind{e.c.Watcher, earlier.Rev}
-		g.add(p)
-		e.at(time.Minute)
-		g.requireNotices(t)
-		require.True(t, e.srv.Delete(p.Key))
-		synctest.Wait()
-		g.requireNotices(t, deleted(p))
-	})
-}
-
 // A read may take long, on an endpoint that does not answer. The events of a watch on another endpoint must not wait
 // for it.
 func TestGuards_eventsDuringARead(t *testing.T) {
