@@ -40,6 +40,7 @@ const every = 10 * time.Second
 
 func deleted(p place) notice     { return notice{p.Key, p.Rev, queue.Deleted} }
 func overwritten(p place) notice { return notice{p.Key, p.Rev, queue.Overwritten} }
+
 func (e *env) guards(t *testing.T) *guards {
 	t.Helper()
 	g := &guards{e: e, byPlace: make(map[string]*queue.Guarded), before: make(map[notice]bool)}
@@ -129,49 +130,6 @@ func (e *env) places(t *testing.T, n int, name func(int) string) []place {
 		list = append(list, place{entered, ahead})
 	}
 	return list
-}
-
-func TestGuards(t *testing.T) {
-	for name, tc := range map[string]struct {
-		do   func(*env, place)
-		want func(place) notice
-	}{
-		"deleted":            {func(e *env, p place) { e.srv.Delete(p.Key) }, deleted},
-		"revoked":            {func(e *env, _ place) { _ = e.srv.Revoke(e.lease) }, deleted},
-		"overwritten":        {func(e *env, p place) { e.srv.Put(p.Key, "x") }, overwritten},
-		"deleted, recreated": {func(e *env, p place) { e.srv.Delete(p.Key); e.srv.Put(p.Key, "x") }, deleted},
-	} {
-		for when, faults := range map[string]func(*env){
-			"watched":                  func(*env) {},
-			"before the watch exists":  func(e *env) { e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Before: time.Second}) },
-			"between watch and read":   func(e *env) { e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: time.Second}) },
-			"while the answer travels": func(e *env) { e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second}) },
-			"while the first is lost": func(e *env) {
-				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: time.Second})
-			},
-		} {
-			bubbleOf(t, name+" "+when, func(t *testing.T, e *env) {
-				g := e.guards(t)
-				p := e.enter(t, "x")
-				faults(e)
-				g.add(p)
-				e.at(time.Second)
-				g.requireNotices(t)
-				tc.do(e, p)
-				synctest.Wait()
-				if when == "watched" {
-					require.NotEmpty(t, g.soFar(), "at once")
-				}
-				e.at(5 * time.Second)
-				got := g.drain()
-				require.NotEmpty(t, got)
-				require.Equal(t, tc.want(p), got[0])
-				for _, other := range got[1:] {
-					require.Equal(t, overwritten(p), other, "the later put may be reported too")
-				}
-			})
-		}
-	}
 }
 
 // An entry that is removed before GuardAfter costs no request.
