@@ -72,42 +72,25 @@ func (e *env) now() time.Duration { return time.Since(e.began) }
 
 // owner stands for the session that owns the line.
 type owner struct {
+	ctx     context.Context //nolint:containedctx // of its goroutines
+	end     context.CancelFunc
 	run     func(func(context.Context))
-	cancel  context.CancelFunc
 	running sync.WaitGroup
-
-	mu      sync.Mutex // guards the fields below
-	ended   bool
-	spawned int
 }
 
 func newOwner(ctx context.Context) *owner {
-	ctx, cancel := context.WithCancel(ctx)
-	return &owner{run: func(f func(context.Context)) { f(ctx) }, cancel: cancel}
+	o := new(owner)
+	o.ctx, o.end = context.WithCancel(ctx)
+	o.run = func(f func(context.Context)) { f(o.ctx) }
+	return o
 }
 
 func (o *owner) spawn(f func(context.Context)) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.ended {
+	if o.ctx.Err() != nil {
 		return false
 	}
-	o.spawned++
 	o.running.Go(func() { o.run(f) })
 	return true
-}
-
-func (o *owner) end() {
-	o.mu.Lock()
-	o.ended = true
-	o.mu.Unlock()
-	o.cancel()
-}
-
-func (o *owner) everSpawned() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.spawned
 }
 
 // outcome of one Commit, and when it returned.
