@@ -28,14 +28,15 @@ func (c *checker) observers() {
 	}
 	type who struct{ actor, name string }
 	highest, last := map[who]*history.Event{}, map[who]*history.Event{} // last: since the observer began
-	none := map[who]bool{}                                              // since the last one
+	latest := map[who]*history.Event{}                                  // of all, also without a leader
 	for _, e := range c.observed {
 		who := who{e.Actor, e.Name}
 		if e.Outcome == history.Failed {
 			delete(last, who)
 		}
-		before, nobody, rev := last[who], none[who], revision(e.Token)
-		if none[who] = e.Token == 0; none[who] {
+		before, previous, rev := last[who], latest[who], revision(e.Token)
+		latest[who] = e
+		if e.Token == 0 {
 			continue // nobody leads, or the observer starts again
 		}
 		last[who] = e
@@ -58,7 +59,7 @@ func (c *checker) observers() {
 			continue
 		}
 		c.n["changes of leaders compared with observers"]++
-		if end := queue[n].ended(); end != nil && end.Revision < rev && !nobody {
+		if end := queue[n].ended(); end != nil && end.Revision < rev && previous.Token != 0 {
 			c.bad("I8", e.Name, show(before, end, e),
 				"%s saw token %d and then token %d, but not that nobody led in between", e.Actor, before.Token, e.Token)
 		}
@@ -74,15 +75,15 @@ func (c *checker) observers() {
 	if !c.whole {
 		return
 	}
-	for who, nobody := range none { // at the end, after the faults
+	for who, e := range latest { // at the end, after the faults
 		seen, leaders := highest[who], c.granted[who.name]
 		if n := len(leaders); n > 0 && leaders[n-1].grant.At > c.healed { // of keys whose acquisition failed it may see no more
 			if last := leaders[n-1]; seen == nil || revision(seen.Token) < revision(last.token()) {
 				c.bad("I8", who.name, show(seen, last.grant), "%s has not seen the last leader, of token %d", who.actor, last.token())
 			}
 		}
-		if !nobody && c.healed < forever {
-			c.bad("I8", who.name, show(seen), "%s still sees token %d at the end", who.actor, seen.Token)
+		if (e.Token != 0 || e.Outcome == history.Failed) && c.healed < forever {
+			c.bad("I8", who.name, show(e), "%s does not see at the end that nobody leads", who.actor)
 		}
 	}
 }

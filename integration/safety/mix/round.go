@@ -104,7 +104,7 @@ func (run *run) newRound(ctx context.Context, number int) *round {
 // watcher is an observer of one election.
 type watcher struct {
 	name  string
-	token atomic.Int64 // of the leader that it sees; 0: none
+	token atomic.Int64 // of the leader that it sees; 0: none; -1: it has to begin again
 	seen  atomic.Int64 // of the last leader that it has seen
 	led   atomic.Int64 // of the last leader of all
 	stop  context.CancelFunc
@@ -130,6 +130,7 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 					return
 				}
 				// Without permission to read it gets an error and has to begin again.
+				w.token.Store(-1)
 				r.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Outcome: history.Failed})
 				sleep(ctx, 50*time.Millisecond)
 			}
