@@ -152,9 +152,9 @@ const more = (list, all) => all > list.length ? `, the first ${list.length} are 
 
 function names() {
 	if (!list || !list.as_of) { put($("count"), visible(list?.error || "…")); rows($("list"), [], null, [], null); return; }
-	const one = list.locks === 1;
-	const what = asked.contended ? ` that ${one && list.match ? "has" : "have"} waiters` : "";
-	let text = `${count(list.match)}${list.match === list.locks ? "" : " of " + count(list.locks)} name${one ? "" : "s"}${what}`;
+	const single = list.locks === 1;
+	const what = asked.contended ? ` that ${single && list.match ? "has" : "have"} waiters` : "";
+	let text = `${count(list.match)}${list.match === list.locks ? "" : " of " + count(list.locks)} name${single ? "" : "s"}${what}`;
 	if (list.match > list.rows.length) text = `The first ${list.rows.length} of ${text}: narrow the prefix`;
 	if (!list.match) text = `No locks${asked.prefix ? ` with the prefix “${visible(asked.prefix)}”` : ""}${what}`;
 	if (list.error) text += `, as of ${moment(list.as_of)}: ${visible(list.error)}`;
