@@ -24,10 +24,10 @@ func puts(call fakeetcd.Call) bool {
 	return ok && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool { return op.GetRequestPut() != nil })
 }
 
-// Unlock, or the next caller, gives up while the request that releases the lock and enters for the next caller is under way,
-// lost or not sent yet. A second Unlock waits for the deletion, after which the lock counts as unlocked. The next caller
-// that waits gets the lock, whether the request arrived, did not, or arrives after that caller has entered, holds, or has
-// unlocked. It inherits the place of the one that gave up; with another text for people it enters by itself.
+// Unlock, or the next caller, gives up while the request that releases the lock and enters for the next caller is under
+// way, lost or not sent yet. A second Unlock waits for the deletion, after which the lock counts as unlocked. The next
+// caller that waits gets the lock, whether the request arrived, did not, or arrives after that caller has entered, holds,
+// or has unlocked. It inherits the place of the one that gave up; with another text for people it enters by itself.
 func TestHandOver_isDisturbed(t *testing.T) {
 	lost := fakeetcd.ErrUnavailable
 	for name, tc := range map[string]struct {

@@ -59,8 +59,8 @@ func (l *link) traffic() (sum traffic) {
 	return sum
 }
 
-// onLink does something to all proxies of a link for a while. It has met something if connections broke or bytes arrived: these were
-// held or delayed, or came over a new connection.
+// onLink does something to all proxies of a link for a while. It has met something if connections broke or bytes
+// arrived: these were held or delayed, or came over a new connection.
 func (s *strike) onLink(l *link, do func(*faults.Proxy)) bool {
 	before := l.traffic()
 	l.each(do)
