@@ -3,12 +3,11 @@
 package etcdproc
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/rpc"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,13 +27,13 @@ type Cluster struct {
 // Start runs a new cluster of n members with their data below dir. It returns when all members serve clients. On an
 // error nothing is left running. The caller must call [Cluster.Kill].
 func Start(ctx context.Context, dir string, n int, settings Settings) (*Cluster, error) {
-	members, err := NewMembers(dir, n)
+	members, err := NewMembers(dir, n, settings)
 	if err != nil {
 		return nil, err
 	}
 	c := &Cluster{}
 	for _, m := range members {
-		c.Members = append(c.Members, &Process{order: order{Member: m, Settings: settings}})
+		c.Members = append(c.Members, &Process{Member: m})
 	}
 	if err := c.launch(ctx); err != nil {
 		return nil, err
@@ -77,18 +76,17 @@ func (c *Cluster) Kill() error {
 
 // Process is one etcd server in a separate process. It is not safe for concurrent use.
 type Process struct {
-	order order
+	Member
+
 	run   *child.Process // nil while it does not run
-	lines chan string    // receives the lines that the process prints: one when it is ready, one for each command; closed at its end
+	calls *rpc.Client    // of its control
 }
 
 // Endpoint returns the address at which the server listens for clients, as host:port. It is the same after a restart.
-func (p *Process) Endpoint() string { return p.order.Member.ClientAddr }
+func (p *Process) Endpoint() string { return p.ClientAddr }
 
-func (p *Process) name() string { return p.order.Member.Name }
-
-// Restart starts the server with the same data and address, and waits until it serves clients. It kills a running
-// server first. On an error nothing is left running.
+// Restart starts the server with the same data and address, and with its present Settings, and waits until it serves
+// clients. It kills a running server first. On an error nothing is left running.
 func (p *Process) Restart(ctx context.Context) error {
 	if err := p.Kill(); err != nil {
 		return err
@@ -96,43 +94,26 @@ func (p *Process) Restart(ctx context.Context) error {
 	return (&Cluster{[]*Process{p}}).launch(ctx)
 }
 
-// Reset restarts the server with other settings.
-func (p *Process) Reset(ctx context.Context, s Settings) error {
-	p.order.Settings = s
-	return p.Restart(ctx)
-}
-
 // launch starts the process without waiting until it is ready.
 func (p *Process) launch() error {
-	run, err := child.Start(processEnv, p.order)
+	run, err := child.Start(processEnv, p.Member)
 	if err != nil {
-		return fmt.Errorf("etcdproc: start server %s: %w", p.name(), err)
+		return fmt.Errorf("etcdproc: start server %s: %w", p.Name, err)
 	}
-	lines := make(chan string, 1)
-	p.run, p.lines = run, lines
-	go func() {
-		defer close(lines)
-		out := bufio.NewScanner(run.Stdout)
-		for out.Scan() {
-			select {
-			case lines <- out.Text():
-			default: // no command waits for an answer
-			}
-		}
-	}()
+	p.run, p.calls = run, rpc.NewClient(pipes{run.Stdout, run.Stdin})
 	return nil
 }
 
-// awaitReady returns when the server serves clients.
+// awaitReady returns when the server serves clients: before that it answers no call.
 func (p *Process) awaitReady(ctx context.Context) error {
 	select {
-	case line := <-p.lines:
-		if line != readyLine {
-			return fmt.Errorf("etcdproc: the process of server %s printed %q; does main or TestMain call Serve first?", p.name(), line)
+	case call := <-p.calls.Go("control.Slow", time.Duration(0), nil, nil).Done:
+		if call.Error != nil {
+			return fmt.Errorf("etcdproc: start server %s: %w; does main or TestMain call Serve first?", p.Name, call.Error)
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("etcdproc: start server %s: %w", p.name(), context.Cause(ctx))
+		return fmt.Errorf("etcdproc: start server %s: %w", p.Name, context.Cause(ctx))
 	}
 }
 
@@ -143,10 +124,7 @@ func (p *Process) Kill() error {
 		return nil
 	}
 	if err := p.run.Kill(); err != nil {
-		return fmt.Errorf("etcdproc: kill server %s: %w", p.name(), err)
-	}
-	for range p.lines { // until its end
-		continue
+		return fmt.Errorf("etcdproc: kill server %s: %w", p.Name, err)
 	}
 	_ = p.run.Wait() // the error is the signal
 	p.run = nil
@@ -155,34 +133,40 @@ func (p *Process) Kill() error {
 
 // Pause stops the process with SIGSTOP and returns when it has stopped. Its connections stay open and silent.
 func (p *Process) Pause() error {
-	return p.do(func(run *child.Process) error { return run.Pause(context.Background()) })
+	return p.do(func() error { return p.run.Pause(context.Background()) })
 }
 
 // Resume continues a paused process.
-func (p *Process) Resume() error { return p.do((*child.Process).Resume) }
+func (p *Process) Resume() error { return p.do(func() error { return p.run.Resume() }) }
 
-func (p *Process) do(what func(*child.Process) error) error {
-	if p.run == nil {
-		return fmt.Errorf("etcdproc: server %s does not run", p.name())
+func (p *Process) do(what func() error) error {
+	err := errors.New("it does not run")
+	if p.run != nil {
+		err = what()
 	}
-	if err := what(p.run); err != nil {
-		return fmt.Errorf("etcdproc: server %s: %w", p.name(), err)
+	if err != nil {
+		return fmt.Errorf("etcdproc: server %s: %w", p.Name, err)
 	}
 	return nil
 }
 
+// call calls a method of the server's control.
+func (p *Process) call(method string, arg any) error {
+	return p.do(func() error { return p.calls.Call("control."+method, arg, nil) })
+}
+
 // Isolate drops all messages between a member and the other running members, in both directions, while clients still
 // reach all of them. Links to members that do not run are not cut, even if these members start later.
-func (c *Cluster) Isolate(p *Process) error { return c.eachLink(p, cutCommand) }
+func (c *Cluster) Isolate(p *Process) error { return c.eachLink(p, "Cut") }
 
 // Rejoin undoes Isolate.
-func (c *Cluster) Rejoin(p *Process) error { return c.eachLink(p, mendCommand) }
+func (c *Cluster) Rejoin(p *Process) error { return c.eachLink(p, "Mend") }
 
-func (c *Cluster) eachLink(p *Process, verb string) error {
+func (c *Cluster) eachLink(p *Process, method string) error {
 	var errs []error
 	for _, other := range c.Members {
 		if other != p && other.run != nil {
-			errs = append(errs, p.tell(verb+" "+other.name()), other.tell(verb+" "+p.name()))
+			errs = append(errs, p.call(method, other.Name), other.call(method, p.Name))
 		}
 	}
 	return errors.Join(errs...)
@@ -191,27 +175,13 @@ func (c *Cluster) eachLink(p *Process, verb string) error {
 // Stall makes the server stop applying committed entries, until GoOn. The server still votes, commits and, as a leader,
 // proposes. Its clients' requests wait; once 5,000 entries wait to be applied, it refuses requests with "too many
 // requests".
-func (p *Process) Stall() error { return p.tell(stallCommand) }
+func (p *Process) Stall() error { return p.call("Stall", true) }
 
 // GoOn undoes Stall.
-func (p *Process) GoOn() error { return p.tell(goOnCommand) }
+func (p *Process) GoOn() error { return p.call("Stall", false) }
 
 // SlowDisk makes each sync of the server's log take longer by d, until the server restarts.
-func (p *Process) SlowDisk(d time.Duration) error { return p.tell(slowCommand + " " + d.String()) }
-
-// tell sends the server a command and waits until the server has executed it.
-func (p *Process) tell(command string) error {
-	if p.run == nil {
-		return fmt.Errorf("etcdproc: server %s does not run", p.name())
-	}
-	if _, err := io.WriteString(p.run.Stdin, command+"\n"); err != nil {
-		return fmt.Errorf("etcdproc: tell server %s to %s: %w", p.name(), command, err)
-	}
-	if line := <-p.lines; line != doneLine {
-		return fmt.Errorf("etcdproc: tell server %s to %s: %s", p.name(), command, cmp.Or(line, "its process has ended"))
-	}
-	return nil
-}
+func (p *Process) SlowDisk(d time.Duration) error { return p.call("Slow", d) }
 
 // Save saves the data of a client's server to a file, like etcdctl snapshot save.
 func Save(ctx context.Context, client *clientv3.Client, file string) (err error) {
@@ -249,7 +219,7 @@ func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
 // restoreData gives a server that does not run the data of a snapshot, in a new folder. The old data stays in the old
 // one.
 func (p *Process) restoreData(file string, bump uint64) error {
-	m := p.order.Member
+	m := p.Member
 	m.Dir += "-restored"
 	err := snapshot.NewV3(newLogger()).Restore(snapshot.RestoreConfig{
 		SnapshotPath:        file,
@@ -264,6 +234,6 @@ func (p *Process) restoreData(file string, bump uint64) error {
 	if err != nil {
 		return fmt.Errorf("etcdproc: restore server %s: %w", m.Name, err)
 	}
-	p.order.Member = m
+	p.Member = m
 	return nil
 }

@@ -1,18 +1,18 @@
 package etcdproc
 
 import (
-	"bufio"
 	"fmt"
 	"io"
+	"net/rpc"
 	"os"
 	"os/signal"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 	_ "unsafe" // for go:linkname
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	_ "go.etcd.io/etcd/server/v3/storage/wal" // has the variable, and sets it before init below
 	"go.uber.org/zap"
@@ -21,64 +21,50 @@ import (
 	"github.com/leasefence/leasefence/integration/child"
 )
 
-// Commands to a server: each is one line on its standard input. The server answers with doneLine or with an error.
-const (
-	cutCommand   = "cut"   // and the name of another member: drop all messages to and from that member
-	mendCommand  = "mend"  // and that name: undoes cut
-	stallCommand = "stall" // stop applying committed entries
-	goOnCommand  = "go on" // undoes stall
-	slowCommand  = "slow"  // and a duration: each sync of the log takes that much longer
+// control is what the program may do to its server, by calls over the standard input and output of the server's process.
+type control struct{ server *embed.Etcd }
 
-	doneLine = "etcdproc: done"
-)
-
-// obey executes commands until the program closes the server's standard input, or ends.
-func obey(server *embed.Etcd, in io.Reader) error {
-	var b backend
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
-		answer := doneLine
-		if err := b.do(server, lines.Text()); err != nil {
-			answer = err.Error()
-		}
-		fmt.Println(answer)
-	}
-	return lines.Err()
+// Cut drops all messages to and from another member. Mend undoes that.
+func (c *control) Cut(member string, _ *struct{}) error {
+	return c.peer(member, c.server.Server.CutPeer)
 }
 
-// backend holds the lock of the server's backend while the server is stalled.
-type backend struct{ release func() }
+// Mend undoes Cut.
+func (c *control) Mend(member string, _ *struct{}) error {
+	return c.peer(member, c.server.Server.MendPeer)
+}
 
-func (b *backend) do(server *embed.Etcd, command string) error {
-	verb, name, _ := strings.Cut(command, " ")
-	switch {
-	case command == stallCommand && b.release == nil:
-		tx := server.Server.Backend().BatchTx()
-		tx.Lock()
-		b.release = tx.Unlock
-		return nil
-	case command == goOnCommand && b.release != nil:
-		b.release()
-		b.release = nil
-		return nil
-	case verb == slowCommand:
-		d, err := time.ParseDuration(name)
-		slowness.Store(int64(d))
-		return err
-	case verb == cutCommand, verb == mendCommand:
-		for _, m := range server.Server.Cluster().Members() {
-			switch {
-			case m.Name != name:
-				continue
-			case verb == cutCommand:
-				server.Server.CutPeer(m.ID)
-			default:
-				server.Server.MendPeer(m.ID)
-			}
+func (c *control) peer(name string, do func(types.ID)) error {
+	for _, m := range c.server.Server.Cluster().Members() {
+		if m.Name == name {
+			do(m.ID)
 			return nil
 		}
 	}
-	return fmt.Errorf("etcdproc: server %s cannot %q now", server.Config().Name, command)
+	return fmt.Errorf("no member %q", name)
+}
+
+// Stall takes the lock of the server's backend, so that nothing is applied, or gives it back.
+func (c *control) Stall(on bool, _ *struct{}) error {
+	tx := c.server.Server.Backend().BatchTx()
+	if on {
+		tx.Lock()
+	} else {
+		tx.Unlock()
+	}
+	return nil
+}
+
+// Slow makes each sync of the log take longer.
+func (*control) Slow(d time.Duration, _ *struct{}) error {
+	slowness.Store(int64(d))
+	return nil
+}
+
+// pipes are the two ends of a process's standard input and output on one side.
+type pipes struct {
+	io.Reader
+	io.WriteCloser
 }
 
 // Settings are options of a server. The zero value of a field means etcd's default.
@@ -93,8 +79,7 @@ type Settings struct {
 	ClientCAFile string // --trusted-ca-file, with --client-cert-auth
 }
 
-// Apply changes a configuration of [Member.Config].
-func (s Settings) Apply(cfg *embed.Config) {
+func (s Settings) apply(cfg *embed.Config) {
 	if s.MaxTxnOps > 0 {
 		cfg.MaxTxnOps = s.MaxTxnOps
 	}
@@ -113,24 +98,12 @@ func (s Settings) Apply(cfg *embed.Config) {
 	cfg.ListenClientUrls[0].Scheme, cfg.AdvertiseClientUrls[0].Scheme = "https", "https"
 }
 
-// Settings returns the settings of the server's present or next run.
-func (p *Process) Settings() Settings { return p.order.Settings }
+// processEnv is the environment variable that holds the [Member] that a process runs.
+const processEnv = "ETCDPROC_MEMBER"
 
-const (
-	// processEnv is the environment variable that holds the order of a server's process.
-	processEnv = "ETCDPROC_ORDER"
-	// readyLine is printed by that process once it serves clients.
-	readyLine = "etcdproc: ready"
-	// readyTimeout bounds the wait until a started server serves clients. That takes a second or two; the rest is for a
-	// loaded machine.
-	readyTimeout = 60 * time.Second
-)
-
-// order describes the server that a process runs.
-type order struct {
-	Member   Member
-	Settings Settings
-}
+// readyTimeout bounds the wait until a started server serves clients. That takes a second or two; the rest is for a
+// loaded machine.
+const readyTimeout = 60 * time.Second
 
 // Serve runs a server and exits if this process was started by [Start]; otherwise it does nothing. Call it first in
 // main or TestMain.
@@ -138,24 +111,26 @@ func Serve() { child.Play(processEnv, serve) }
 
 // serve returns when the program closes the server's standard input, or ends. It does not shut the server down: etcd's
 // data survives that.
-func serve(o order) error {
+func serve(m Member) error {
 	// The Ctrl-C that ends the program must not end the server: the program still needs it to clean up.
 	signal.Ignore(syscall.SIGINT)
-	cfg := o.Member.Config()
-	o.Settings.Apply(cfg)
-	server, err := embed.StartEtcd(cfg)
+	server, err := embed.StartEtcd(m.Config())
 	if err != nil {
-		return fmt.Errorf("etcdproc: start server %s: %w", o.Member.Name, err)
+		return fmt.Errorf("etcdproc: start server %s: %w", m.Name, err)
 	}
 	select {
 	case <-server.Server.ReadyNotify():
 	case err := <-server.Err():
-		return fmt.Errorf("etcdproc: server %s ended before it was ready: %w", o.Member.Name, err)
+		return fmt.Errorf("etcdproc: server %s ended before it was ready: %w", m.Name, err)
 	case <-time.After(readyTimeout):
-		return fmt.Errorf("etcdproc: server %s is not ready in %s; it needs a majority to start", o.Member.Name, readyTimeout)
+		return fmt.Errorf("etcdproc: server %s is not ready in %s; it needs a majority to start", m.Name, readyTimeout)
 	}
-	fmt.Println(readyLine)
-	return obey(server, os.Stdin)
+	calls := rpc.NewServer()
+	if err := calls.RegisterName("control", &control{server}); err != nil {
+		return err
+	}
+	calls.ServeConn(pipes{os.Stdin, os.Stdout})
+	return nil
 }
 
 // walFsyncSec is etcd's metric of the syncs of its log. Its log reports each sync to it before it goes on, so what the

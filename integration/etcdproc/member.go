@@ -26,16 +26,17 @@ type Member struct {
 	PeerAddr   string // host:port
 	Cluster    string // the names and peer URLs of all members, in etcd's notation
 	Alone      bool   // the cluster has no other members
+	Settings   Settings
 }
 
 // NewMembers describes the n members of a new cluster, "m0", "m1" and so on, with their data below dir and with free
 // ports, which stay theirs until this process ends.
-func NewMembers(dir string, n int) ([]Member, error) {
+func NewMembers(dir string, n int, settings Settings) ([]Member, error) {
 	members := make([]Member, n)
 	cluster := make([]string, n)
 	for i := range members {
 		name := fmt.Sprintf("m%d", i)
-		m := Member{Name: name, Dir: filepath.Join(dir, name), Alone: n == 1}
+		m := Member{Name: name, Dir: filepath.Join(dir, name), Alone: n == 1, Settings: settings}
 		var err error
 		if m.ClientAddr, err = pickAddr(); err != nil {
 			return nil, err
@@ -52,7 +53,7 @@ func NewMembers(dir string, n int) ([]Member, error) {
 	return members, nil
 }
 
-// Config returns etcd's default configuration for the member, without what tests do not use.
+// Config returns the member's configuration: etcd's default without what tests do not use, and the Settings.
 func (m Member) Config() *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = m.Name
@@ -71,6 +72,7 @@ func (m Member) Config() *embed.Config {
 	if m.Alone {
 		cfg.ListenPeerUrls = nil
 	}
+	m.Settings.apply(cfg)
 	return cfg
 }
 

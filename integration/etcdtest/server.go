@@ -55,11 +55,10 @@ func Start(tb testing.TB, opts Options) *Server {
 	var endpoint string
 	ready := make(chan *grpc.Server, 1) // etcd's server for clients, right before it serves them
 	for tries := 0; etcd == nil; tries++ {
-		members, err := etcdproc.NewMembers(tb.TempDir(), 1)
+		members, err := etcdproc.NewMembers(tb.TempDir(), 1, opts)
 		require.NoError(tb, err)
 		endpoint = members[0].ClientAddr
 		cfg := members[0].Config()
-		opts.Apply(cfg)
 		cfg.UnsafeNoFsync, cfg.BcryptCost = true, 4 // the lowest cost that bcrypt has
 		cfg.ServiceRegister = func(gs *grpc.Server) { ready <- gs }
 		etcd, err = embed.StartEtcd(cfg)

@@ -144,14 +144,14 @@ func killMember(s *strike, m *etcdproc.Process) bool {
 		return false
 	}
 	s.last(100, 2000)
-	return restart(s, m, m.Settings())
+	return restart(s, m)
 }
 
 // restart starts a member again, also after the round or the run has ended. It complains if the member stays down.
-func restart(s *strike, m *etcdproc.Process, as etcdproc.Settings) bool {
+func restart(s *strike, m *etcdproc.Process) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), time.Minute)
 	defer cancel()
-	err := m.Reset(ctx, as)
+	err := m.Restart(ctx)
 	if err != nil {
 		s.round.complain("end", "a member has not started again: %v", err)
 	}
@@ -161,7 +161,7 @@ func restart(s *strike, m *etcdproc.Process, as etcdproc.Settings) bool {
 func rollingRestart(s *strike) bool {
 	s.begin("all members")
 	for _, m := range s.cluster.Members {
-		if !restart(s, m, m.Settings()) {
+		if !restart(s, m) {
 			return false
 		}
 		s.last(100, 500)

@@ -44,12 +44,12 @@ func slowDisk(s *strike) bool {
 // smallTransactions limits the operations that a member accepts in a transaction.
 func smallTransactions(s *strike, m *etcdproc.Process) bool {
 	const few = 4
-	as := m.Settings()
-	small := as
-	small.MaxTxnOps = few
-	hit := restart(s, m, small) && s.refuses(m, few+1)
+	usual := m.Settings.MaxTxnOps
+	m.Settings.MaxTxnOps = few
+	hit := restart(s, m) && s.refuses(m, few+1)
 	s.last(1500, 4000)
-	return restart(s, m, as) && hit
+	m.Settings.MaxTxnOps = usual
+	return restart(s, m) && hit
 }
 
 // refuses reports whether a member refuses a transaction of that many operations.
