@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -23,6 +24,7 @@ type kind struct {
 type class struct {
 	name     string
 	slots    int
+	share    int // of the clients, that belongs to the first slot; see ofShare
 	from, to int // shortest and longest pause between two faults of a slot, in ms
 	kinds    []kind
 }
@@ -31,14 +33,14 @@ type class struct {
 // progress.
 func classes() []class {
 	return []class{
-		{"network", 2, 100, 600, networkFaults()},
-		{"message", 2, 200, 1000, messageFaults()},
-		{"process", 2, 300, 1500, processFaults()},
-		{"cluster", 1, 1000, 2500, clusterFaults()},
-		{"storage", 1, 500, 2500, storageFaults()},
-		{"operator", 1, 500, 2500, operatorFaults()},
-		{"security", 1, 300, 1500, securityFaults()},
-		{"load", 1, 1000, 4000, loadFaults()},
+		{"network", 2, 0, 100, 600, networkFaults()},
+		{"message", 2, 0, 200, 1000, messageFaults()},
+		{"process", 2, 0, 300, 1500, processFaults()},
+		{"cluster", 1, 0, 1000, 2500, clusterFaults()},
+		{"storage", 1, 0, 500, 2500, storageFaults()},
+		{"operator", 1, 0, 500, 2500, operatorFaults()},
+		{"security", 1, 2, 300, 1500, securityFaults()},
+		{"load", 1, 0, 1000, 4000, loadFaults()},
 	}
 }
 
@@ -55,40 +57,23 @@ type nemesis struct {
 	*run
 	life      context.Context //nolint:containedctx // of the run, which outlives the rounds
 	wg        sync.WaitGroup
-	decks     map[string]*deck // by class; they are kept from round to round
-	round     *round           // the present one; set before the slots begin
-	compacted int64            // the last revision that was compacted; only the storage slot uses it
-
-	mu   sync.Mutex   // guards the field below
-	busy map[any]bool // clients and berths that a fault has reserved
+	dealt     map[string]*atomic.Int64 // by class: how many faults have been dealt, over all rounds
+	round     *round                   // the present one; set before the slots begin
+	compacted int64                    // the last revision that was compacted; only the storage slot uses it
 }
 
 func (r *run) newNemesis(life context.Context) *nemesis {
-	n := &nemesis{run: r, life: life, decks: map[string]*deck{}, busy: map[any]bool{}}
+	n := &nemesis{run: r, life: life, dealt: map[string]*atomic.Int64{}}
 	for _, c := range classes() {
-		n.decks[c.name] = &deck{rng: rand.New(rand.NewPCG(r.opts.Seed, hash(c.name))), kinds: c.kinds}
+		n.dealt[c.name] = new(atomic.Int64)
 	}
 	return n
 }
 
-// deck deals kinds in random order, each as often as it is in the deck before the deck begins again.
-type deck struct {
-	mu    sync.Mutex // guards the fields below
-	rng   *rand.Rand
-	kinds []kind
-	left  []kind
-}
-
-func (d *deck) deal() kind {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.left) == 0 {
-		d.left = append(d.left, d.kinds...)
-		d.rng.Shuffle(len(d.left), func(i, j int) { d.left[i], d.left[j] = d.left[j], d.left[i] })
-	}
-	k := d.left[0]
-	d.left = d.left[1:]
-	return k
+// deal returns the next kind of a class: each comes, in random order, before one comes again.
+func (n *nemesis) deal(c class) kind {
+	i, all := int(n.dealt[c.name].Add(1))-1, len(c.kinds)
+	return c.kinds[rand.New(rand.NewPCG(n.opts.Seed, hash(c.name)+uint64(i/all))).Perm(all)[i%all]]
 }
 
 func hash(s string) uint64 {
@@ -106,8 +91,8 @@ func (n *nemesis) rage(ctx context.Context, r *round) {
 			rng := rand.New(rand.NewPCG(n.opts.Seed+uint64(r.number), hash(c.name)+uint64(i)))
 			slots.Go(func() {
 				for sleep(ctx, millis(rng, c.from, c.to)); ctx.Err() == nil; sleep(ctx, millis(rng, c.from, c.to)) {
-					k := n.decks[c.name].deal()
-					s := &strike{nemesis: n, ctx: ctx, rng: rng, kind: k.name}
+					k := n.deal(c)
+					s := &strike{nemesis: n, ctx: ctx, rng: rng, kind: k.name, share: c.share + i}
 					s.heal(k.strike(s))
 				}
 			})
@@ -122,6 +107,7 @@ type strike struct {
 	ctx      context.Context //nolint:containedctx // of the round
 	rng      *rand.Rand
 	kind     string
+	share    int           // its slot's; see ofShare
 	begun    history.Event // zero: it has not begun
 	revision int64         // for the heal event
 }
@@ -141,21 +127,9 @@ func (s *strike) heal(hit bool) {
 	s.report.strike(s.kind, hit)
 }
 
-// take reserves a random element of all that no other fault has reserved. If there is none, giveBack is nil.
-func take[T comparable](s *strike, all []T) (one T, giveBack func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	free := slices.DeleteFunc(slices.Clone(all), func(x T) bool { return s.busy[x] })
-	if len(free) == 0 {
-		return one, nil
-	}
-	one = pick(s.rng, free)
-	s.busy[one] = true
-	return one, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.busy, one)
-	}
+// ofShare picks one of all, of those that belong to the slot: every third.
+func ofShare[T any](s *strike, all []T) T {
+	return all[s.share+3*s.rng.IntN((len(all)-s.share+2)/3)]
 }
 
 // asks makes a request to etcd and reports whether it has succeeded within 3 s.

@@ -35,11 +35,7 @@ func networkFaults() []kind {
 // onClient injects a fault at a client that no other fault has reserved.
 func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		c, giveBack := take(s, s.clients)
-		if c == nil {
-			return false
-		}
-		defer giveBack()
+		c := ofShare(s, s.clients)
 		s.begin(c.name)
 		return do(s, c)
 	}

@@ -25,6 +25,7 @@ type Options struct {
 const (
 	ttl       = 2 * time.Second  // of all leases but those that a restore must not end: the least that servers grant
 	rage      = 20 * time.Second // how long faults go on before all of them are healed
+	holders   = 2                // clients that are processes of their own
 	newcomers = 2                // clients that come after the restore
 )
 
@@ -36,10 +37,9 @@ const patience = time.Minute
 const served = 2*ttl + 3*time.Second
 
 // clients returns the number of etcd clients in this process, workers the number of goroutines of each that acquire
-// locks, and holders the number of clients that are processes of their own.
+// locks.
 func (o Options) clients() int { return o.half(8) }
 func (o Options) workers() int { return o.half(6) }
-func (o Options) holders() int { return o.half(2) }
 
 func (o Options) half(n int) int {
 	if o.Small {

@@ -17,15 +17,10 @@ func processFaults() []kind {
 	}
 }
 
-// onHolder injects a fault at a client's process that no other fault has reserved. It waits until the process holds a
-// lock.
+// onHolder injects a fault at a client's process of the slot's share. It waits until the process holds a lock.
 func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		b, giveBack := take(s, s.round.berths)
-		if b == nil {
-			return false
-		}
-		defer giveBack()
+		b := ofShare(s, s.round.berths)
 		for ; s.ctx.Err() == nil; sleep(s.ctx, time.Millisecond) {
 			if len(s.tape.held(b.holder)) > 0 {
 				s.begin(b.holder)

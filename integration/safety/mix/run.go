@@ -117,7 +117,7 @@ func (r *run) mix(ctx context.Context) {
 		require.NoError(r.tb, insist(ctx, c.open))
 		r.clients = append(r.clients, c)
 	}
-	for range r.opts.holders() {
+	for range holders {
 		r.links = append(r.links, r.newLink())
 	}
 	r.nemesis = r.newNemesis(life)
@@ -131,7 +131,7 @@ func (r *run) mix(ctx context.Context) {
 }
 
 func (r *run) users() (users []string) {
-	for kind, all := range map[string]int{ofClient: r.opts.clients(), ofHolder: r.opts.holders(), ofNewcomer: newcomers} {
+	for kind, all := range map[string]int{ofClient: r.opts.clients(), ofHolder: holders, ofNewcomer: newcomers} {
 		for n := range all {
 			users = append(users, userOf(kind, n))
 		}
