@@ -32,6 +32,7 @@ type book struct {
 	restored  time.Duration            // when a restore began; forever: there was none
 	back      time.Duration            // when it had ended; forever: it has not
 	healed    time.Duration            // when all faults were; forever: never
+	peace     time.Duration            // when it began; forever: there was none
 	era       time.Duration            // from when on everything is of the next era
 	ttls      map[string]time.Duration // the longest of each client, if it is not that of all
 	stalls    spans                    // in which the process of most clients did not run
@@ -120,7 +121,7 @@ func (a *acquisition) live() (last time.Duration, ok bool) {
 
 func (c *checker) newBook(events []history.Event) *book {
 	b := &book{
-		first: forever, restored: forever, back: forever, healed: forever, era: forever, ttls: map[string]time.Duration{},
+		first: forever, restored: forever, back: forever, healed: forever, peace: forever, era: forever, ttls: map[string]time.Duration{},
 		granted: map[string][]*acquisition{}, resources: map[string]*resource{}, elections: map[string]bool{}, clients: map[string]bool{},
 	}
 	ops, requests, faults := map[int64][]*acquisition{}, map[int64]*request{}, map[int64]*disturbance{}
@@ -211,6 +212,8 @@ func (c *checker) note(b *book, e *history.Event) {
 		b.whole = true
 	case history.NoteHealed:
 		b.healed = e.At
+	case history.NotePeace:
+		b.peace = e.At
 	case history.NoteEra:
 		b.era = e.At
 	}

@@ -36,6 +36,7 @@ const (
 	RefusedReaders    = "stale requests of readers refused"
 	refusedOthers     = "stale claims and reads of writers refused"
 	Unknown           = "requests of unknown outcome"
+	Excused           = "failures in peace that a slow commit excuses"
 	Deadlines         = "handles compared with the deadlines of their leases"
 	ControlStale      = "stale updates of unfenced controls"
 	PeerOverlaps      = "holders of etcd's own mutex, the control, at the next one's grant"
@@ -54,7 +55,7 @@ const (
 var counted = []string{
 	"events", Granted, "requests", Unknown, Unknown + " that were applied",
 	Accepted, Refused, RefusedForReaders, RefusedReaders, refusedOthers, "accepted claims", "accepted claims and reads of readers", "reads",
-	"updates of unfenced controls", "updates of unfenced controls that undid another", ControlStale, PeerOverlaps,
+	"updates of unfenced controls", "updates of unfenced controls that undid another", ControlStale, PeerOverlaps, Excused,
 	"changes seen by the watch", "keys created", "keys left at the end", "keys taken by operators", "handles that lost their key to an operator",
 	"tokens compared with the watch", "tokens beyond the end of the watch", "deletions compared with handles",
 	"live intervals compared", Deadlines, "functions compared with the deletion of their keys",

@@ -31,10 +31,14 @@ func (c *checker) progress() {
 			}
 		}
 	}
-	var faults spans
+	var faults, slow spans
 	for _, f := range c.faults {
 		faults = append(faults, span{f.begin.At, f.until()})
+		if f.begin.Name == history.SlowCluster {
+			slow = append(slow, faults[len(faults)-1])
+		}
 	}
+	slow = union(slow)
 	for name := range names {
 		busy[name], writers[name] = union(busy[name], faults), union(writers[name], faults)
 	}
@@ -48,6 +52,14 @@ func (c *checker) progress() {
 			continue
 		}
 		c.n["acquisitions that waited"]++
+		// The watch of etcd's own mutex ends when an auth token expires.
+		if a.giveUp != nil && a.enter.At > c.peace && a.enter.Verb != history.Mutex {
+			if slow.touch(max(a.enter.At-c.ttl, a.giveUp.At-limit), a.giveUp.At) {
+				c.n[Excused]++
+			} else {
+				c.bad("I7", a.name(), show(a.enter, a.giveUp), "it failed in peace, and no slow commit excuses that")
+			}
+		}
 		if gap := calm.spare(c.healed, min(a.served(), c.last)); c.ttl > 0 && gap > limit && a.enter.At < c.healed {
 			c.bad("I7", a.name(), show(a.enter, a.grant, a.giveUp),
 				"it waited for %v after all faults had healed: want at most %v", gap, limit)

@@ -115,6 +115,9 @@ const (
 	// keys.
 	OperatorRevokes = "operator revokes"
 
+	// SlowCluster is a commit that took long though no fault was aimed at the cluster.
+	SlowCluster = "slow cluster"
+
 	// Compaction discards events that a broken watch has missed. An observer does not see these.
 	Compaction = "compaction"
 
@@ -130,6 +133,7 @@ const (
 const (
 	NoteTTL    = "ttl"    // Value: the longest TTL that the server granted the Actor, or anybody, as time.Duration prints it
 	NoteHealed = "healed" // all faults are healed: who waits now must be served in time
+	NotePeace  = "peace"  // nobody waits, and from now on the only faults are those of operators and those that tell their targets
 	NoteEra    = "era"    // all sessions are closed, and new ones begin the next era
 	NoteStall  = "stall"  // Value: how long until now the process of the clients that are never killed or stopped did not run
 	NoteEnd    = "end"    // the run is over: everything is closed, and the watch has delivered everything

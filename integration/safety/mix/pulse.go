@@ -13,10 +13,9 @@ import (
 )
 
 const (
-	slowCluster = "slow cluster" // the fault in the history for a slow commit that the nemesis did not cause
-	slowCommit  = 250 * time.Millisecond
-	lostCommit  = time.Second // gives a commit up: one that a fault has lost must not excuse what comes after the fault
-	nobody      = clientv3.LeaseID(1)
+	slowCommit = 250 * time.Millisecond
+	lostCommit = time.Second // gives a commit up: one that a fault has lost must not excuse what comes after the fault
+	nobody     = clientv3.LeaseID(1)
 )
 
 // pulse makes each member commit no-ops all the time, for a plain client that no fault is aimed at. A cluster that
@@ -55,7 +54,7 @@ func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
 	sent := p.tape.Now()
 	_, _ = member.Revoke(ctx, nobody) // there is no such lease
 	if now := p.tape.Now(); now-sent >= slowCommit {
-		p.tape.fault(sent, history.Event{Name: slowCluster, Target: "cluster"})
+		p.tape.fault(sent, history.Event{Name: history.SlowCluster, Target: "cluster"})
 		p.last.Store(int64(now)) // roughly the last of all members
 	}
 }

@@ -24,8 +24,8 @@ const (
 	rounds        = "rounds"
 	revokedEarly  = "leases revoked by a member that no longer led"
 	slowestServed = "longest to serve all after a round, ms"
-	excused       = "complaints in peace that a slow commit excuses"
-	calmRounds    = "rounds in which a slow commit excuses no complaint"
+	calmRounds    = "rounds in which a slow commit excuses no failure in peace"
+	repeated      = "deletions that arrived twice in peace"
 	heap          = "MiB on the heap after the last round"
 
 	restoredBack  = check.OfRestore + "revisions that were lost"
@@ -38,7 +38,7 @@ func floors() map[string]int {
 	all := map[string]int{
 		faultsMet: 250, check.Granted: 10000,
 		check.Accepted: 10000, check.Refused: 100, check.RefusedReaders: 5, check.RefusedForReaders: 5, check.Deadlines: 1000,
-		expiries: 50, leaderChanges: 10, staleAuth: 50, check.ControlStale: 1, check.PeerOverlaps: 1, calmRounds: 1,
+		expiries: 50, leaderChanges: 10, staleAuth: 50, check.ControlStale: 1, check.PeerOverlaps: 1, calmRounds: 1, repeated: callers / 2,
 		restoredBack: 1, check.LiveAtRestore: 1, check.EndedByRestore: 1, check.ToldOfRestore: 1, check.Explained: 1,
 		check.ControlAfter: 1, restoredAfter: 1,
 	}

@@ -26,8 +26,7 @@ type round struct {
 	store    *store
 	out      *writer
 	pulse    *pulse
-	before   int         // violations before it
-	excused  atomic.Bool // a complaint was, since the cluster was slow
+	before   int // violations before it
 	crews    []*crew
 	berths   []*berth
 	draining chan struct{}
@@ -37,22 +36,6 @@ type round struct {
 
 func (r *round) complain(invariant, format string, args ...any) {
 	r.report.violate(r.number, invariant, format, args...)
-}
-
-// complainSince complains, unless the cluster has been slow since that time.
-func (r *round) complainSince(since time.Duration, invariant, format string, args ...any) {
-	if r.pulse.wasSlow(since) {
-		r.excused.Store(true)
-		r.report.count(excused, 1)
-		return
-	}
-	r.complain(invariant, format, args...)
-}
-
-// complainUnserved complains that a request of that time has failed. Only a slow commit since a TTL before the request
-// excuses that, and only within the time in which a waiter must be served: that counts from the slow commit.
-func (r *round) complainUnserved(asked time.Duration, format string, args ...any) {
-	r.complainSince(max(asked-ttl, r.tape.Now()-served), "I7", format, args...)
 }
 
 // begin begins a history and opens the resources.
@@ -67,13 +50,15 @@ func (run *run) begin(number int) *round {
 }
 
 // end checks the history, which is deleted if it is clean.
-func (r *round) end() {
-	r.report.judge(r.number, check.Check(r.tape.end(r.tb)))
+func (r *round) end() check.Report {
+	verdict := check.Check(r.tape.end(r.tb))
+	r.report.judge(r.number, verdict)
 	if r.report.violations() == r.before && !r.opts.KeepAll {
 		require.NoError(r.tb, os.Remove(r.tape.file.Name()))
-		return
+	} else {
+		r.report.Histories = append(r.report.Histories, r.tape.file.Name())
 	}
-	r.report.Histories = append(r.report.Histories, r.tape.file.Name())
+	return verdict
 }
 
 // newRound starts the workers of all clients. ctx is the run's.

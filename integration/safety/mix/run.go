@@ -160,13 +160,12 @@ func (r *run) round(ctx, life context.Context, number int) {
 	cancel()
 	round.settle(life)
 	r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteEnd})
-	round.end()
+	if round.end().Counts[check.Excused] == 0 {
+		r.report.count(calmRounds, 1)
+	}
 	r.checkMemory(round)
 	r.rounds = number
 	r.report.count(rounds, 1)
-	if !round.excused.Load() {
-		r.report.count(calmRounds, 1)
-	}
 	expired := 0
 	for _, c := range r.clients {
 		expired += c.in.Failed(rpctypes.ErrInvalidAuthToken)
