@@ -98,16 +98,21 @@ func (a *acquisition) token() fence.Token { return a.grant.Token }
 
 // ended returns when the caller learned that the acquisition was over: from then on it neither holds nor waits.
 func (a *acquisition) ended() time.Duration {
-	over := forever
-	for _, e := range []*history.Event{a.giveUp, a.released, a.lost} {
+	if over := first(a.giveUp, a.released, a.lost); over < forever || a.died == 0 {
+		return over
+	}
+	return a.died
+}
+
+// first returns the time of the first of some events, of which each may be nil.
+func first(events ...*history.Event) time.Duration {
+	at := forever
+	for _, e := range events {
 		if e != nil {
-			over = min(over, e.At)
+			at = min(at, e.At)
 		}
 	}
-	if over == forever && a.died > 0 {
-		return a.died
-	}
-	return over
+	return at
 }
 
 // live returns the last moment at which the handle is known to be live and not excused.
@@ -233,21 +238,7 @@ func (c *checker) note(b *book, e *history.Event) {
 }
 
 func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
-	var field **history.Event
-	switch e.Kind {
-	case history.Grant:
-		field, e = &a.grant, a.grantOf(e)
-	case history.GiveUp:
-		field = &a.giveUp
-	case history.Explained:
-		field = &a.explained
-	case history.Lost:
-		field = &a.lost
-	case history.Release:
-		field = &a.release
-	case history.Released:
-		field = &a.released
-	default:
+	if e.Kind == history.Live {
 		if a.lastLive == nil || e.At > a.lastLive.At {
 			a.lastLive = e
 		}
@@ -256,11 +247,17 @@ func (c *checker) acquisitionEvent(a *acquisition, e *history.Event) {
 		}
 		return
 	}
+	field := map[history.Kind]**history.Event{
+		history.Grant: &a.grant, history.GiveUp: &a.giveUp, history.Explained: &a.explained,
+		history.Lost: &a.lost, history.Release: &a.release, history.Released: &a.released,
+	}[e.Kind]
 	if *field != nil {
 		c.malformed("op %d has two events %q", e.Op, e.Kind)
 		return
 	}
-	*field = e
+	if *field = e; e.Kind == history.Grant {
+		*field = a.grantOf(e)
+	}
 }
 
 func (b *book) request(all map[int64]*request, e *history.Event) *request {

@@ -1,8 +1,6 @@
 package check
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -24,30 +22,34 @@ const (
 func (c *checker) order() {
 	var overtaken []*acquisition // by more than within
 	for name, all := range c.granted {
-		sessions := map[int64][]*acquisition{} // by lease: of those granted so far, the ones that entered last; the last one first
+		sessions := map[int64][]*acquisition{} // by lease: those granted so far
 		for _, a := range all {
 			if a.key == nil || a.shared() || a.alone() || c.elections[name] {
 				continue
 			}
-			latest := sessions[a.key.put.Lease]
-			if a.waits() && a.grant.At-a.enter.At > entering {
+			before := sessions[a.key.put.Lease]
+			sessions[a.key.put.Lease] = append(before, a)
+			if !a.waits() {
+				continue
+			}
+			if a.grant.At-a.enter.At > entering {
 				c.n["waiters compared with others of their session"]++
 			}
-			if a.waits() && len(latest) > 0 && latest[0].enter.At > a.enter.At+within && !c.stalls.touch(a.enter.At, latest[0].enter.At) {
+			var last time.Duration
+			var later []*history.Event
+			for _, x := range before {
+				if last = max(last, x.enter.At); x.enter.At > a.enter.At+entering {
+					later = append(later, x.enter, x.grant)
+				}
+			}
+			if last > a.enter.At+within && !c.stalls.touch(a.enter.At, last) {
 				overtaken = append(overtaken, a)
 			}
-			if a.waits() && len(latest) > passes && latest[passes].enter.At > a.enter.At+entering {
-				events := show(a.enter)
-				for _, x := range latest {
-					events = append(events, show(x.enter, x.grant)...)
-				}
-				c.bad("I7", name, append(events, show(a.grant)...),
+			if n := len(later) / 2; n > passes {
+				c.bad("I7", name, show(append(later, a.enter, a.grant)...),
 					"%s has waited since %v, and %d others of its session that entered later were granted it before: want at most %d",
-					a.enter.Actor, a.enter.At, len(latest), passes)
+					a.enter.Actor, a.enter.At, n, passes)
 			}
-			latest = append(latest, a)
-			slices.SortStableFunc(latest, func(x, y *acquisition) int { return cmp.Compare(y.enter.At, x.enter.At) })
-			sessions[a.key.put.Lease] = latest[:min(len(latest), passes+1)]
 		}
 	}
 	if len(overtaken) > unclear {

@@ -78,9 +78,4 @@ func (c *checker) progress() {
 	}
 }
 
-func (a *acquisition) served() time.Duration {
-	if a.grant != nil {
-		return a.grant.At
-	}
-	return a.ended()
-}
+func (a *acquisition) served() time.Duration { return min(first(a.grant), a.ended()) }

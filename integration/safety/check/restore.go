@@ -35,11 +35,12 @@ func (c *checker) restores() {
 		} else if a.explained != nil && (a.released == nil || a.released.Outcome != history.Failed) {
 			c.bad("I9", a.name(), show(a.grant, a.explained), "the token of a lock that is held was refused, and Explain does not name the restore")
 		}
-		if a.grant == nil || a.grant.At > from || a.left() < from {
+		left := first(a.lost, a.release)
+		if a.grant == nil || a.grant.At > from || left < from {
 			continue
 		}
 		c.n[LiveAtRestore]++
-		if bound := c.ttls[a.enter.Client()] + 3*time.Second; a.left() > c.back+bound { // the deadline, or a renewal that finds the restore
+		if bound := c.ttls[a.enter.Client()] + 3*time.Second; left > c.back+bound { // the deadline, or a renewal that finds the restore
 			c.bad("I9", a.name(), show(a.grant, a.lost, a.release), "a handle is live %v after the cluster was back", bound)
 		}
 		if a.lost != nil {
@@ -75,15 +76,4 @@ func (c *checker) neverBack() {
 // reports reports whether an event has an error that reports a restore. The event may be nil.
 func reports(e *history.Event) bool {
 	return e != nil && strings.Contains(e.Error, lease.ErrRestored.Error())
-}
-
-// left returns when the handle was lost, or when its owner began to release it.
-func (a *acquisition) left() time.Duration {
-	end := forever
-	for _, e := range []*history.Event{a.lost, a.release} {
-		if e != nil {
-			end = min(end, e.At)
-		}
-	}
-	return end
 }
