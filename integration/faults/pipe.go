@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,6 +13,7 @@ type connection struct {
 	client, server *net.TCPConn
 	done           chan struct{}
 	closing        sync.Once
+	waiting        atomic.Int64 // bytes that are held or delayed, of both directions
 }
 
 // cut ends both halves with a reset: neither end takes it for an orderly end, and bytes on their way are lost.
@@ -33,16 +35,12 @@ func (c *connection) close(reset bool) {
 // run transfers bytes until both directions have ended or the connection is cut.
 func (c *connection) run(requests, answers *Link) {
 	var wg sync.WaitGroup
-	pipes := [...]*pipe{newPipe(requests, c, c.client, c.server), newPipe(answers, c, c.server, c.client)}
-	for _, p := range pipes {
+	for _, p := range []*pipe{newPipe(requests, c, c.client, c.server), newPipe(answers, c, c.server, c.client)} {
 		wg.Go(p.receive)
 		wg.Go(p.deliver)
 	}
 	wg.Wait()
 	c.close(false)
-	for _, p := range pipes {
-		p.discard()
-	}
 }
 
 // chunk is the result of one read: bytes, the end of the stream, or both.
@@ -70,11 +68,11 @@ func (p *pipe) receive() {
 	for ended := false; !ended; {
 		n, err := p.from.Read(buf)
 		ended = err != nil
-		p.link.count(n, n) // before it can be delivered
+		p.link.received.Add(int64(n))
+		p.conn.waiting.Add(int64(n)) // before it can be delivered
 		select {
 		case p.queue <- chunk{bytes: slices.Clone(buf[:n]), at: time.Now(), end: ended}:
 		case <-p.conn.done:
-			p.link.count(0, -n)
 			return
 		}
 	}
@@ -89,15 +87,12 @@ func (p *pipe) deliver() {
 		case <-p.conn.done:
 			return
 		}
-		var err error
-		due := p.awaitDue(c)
-		if due {
-			_, err = p.to.Write(c.bytes)
-		}
-		p.link.count(0, -len(c.bytes))
-		switch {
-		case !due:
+		if !p.awaitDue(c) {
 			return
+		}
+		_, err := p.to.Write(c.bytes)
+		p.conn.waiting.Add(-int64(len(c.bytes)))
+		switch {
 		case err != nil:
 			p.conn.cut()
 			return
@@ -123,13 +118,5 @@ func (p *pipe) awaitDue(c chunk) bool {
 		case <-changed:
 		case <-time.After(wait):
 		}
-	}
-}
-
-// discard drops the undelivered bytes. The pipe must have ended.
-func (p *pipe) discard() {
-	close(p.queue)
-	for c := range p.queue {
-		p.link.count(0, -len(c.bytes))
 	}
 }

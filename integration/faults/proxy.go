@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,11 +55,22 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 // Addr returns the address to connect to, as host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Connections returns the number of present connections through the proxy.
-func (p *Proxy) Connections() int {
+// Traffic is what a [Proxy] had to carry, in both directions.
+type Traffic struct {
+	Connections int   // at present
+	Received    int64 // bytes that it has accepted from the senders until now
+	Waiting     int64 // bytes that it holds or delays at present
+}
+
+// Traffic adds what the proxy had to carry to sum.
+func (p *Proxy) Traffic(sum *Traffic) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.connections)
+	sum.Connections += len(p.connections)
+	sum.Received += p.Requests.received.Load() + p.Answers.received.Load()
+	for c := range p.connections {
+		sum.Waiting += c.waiting.Load()
+	}
 }
 
 // BlackHole holds both directions: connections stay open, new ones are accepted, and no bytes get through.
@@ -138,9 +150,10 @@ func (p *Proxy) connect(ctx context.Context, client *net.TCPConn) (*connection, 
 // Link is one direction of a [Proxy], for all its connections. At first it passes bytes at once. Each change also
 // applies to the bytes that are on their way. A Link is safe for concurrent use.
 type Link struct {
+	received atomic.Int64 // bytes
+
 	mu      sync.Mutex // guards the fields below
 	delay   time.Duration
-	traffic Traffic
 	changed chan struct{} // closed and replaced when delay changes
 }
 
@@ -168,30 +181,9 @@ func (l *Link) Hold() { l.Delay(longer) }
 // longer is longer than any test.
 const longer = 1000 * time.Hour
 
-// count counts bytes as received, and bytes that begin to wait or, if negative, wait no more.
-func (l *Link) count(received, waiting int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.traffic.Received += int64(received)
-	l.traffic.Waiting += int64(waiting)
-}
-
 // state returns the delay of bytes, and a channel that is closed when it changes.
 func (l *Link) state() (delay time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.delay, l.changed
-}
-
-// Traffic counts the bytes of a Link.
-type Traffic struct {
-	Received int64 // accepted from the sender
-	Waiting  int64 // held or delayed at present
-}
-
-// Traffic returns what has gone through the link until now.
-func (l *Link) Traffic() Traffic {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.traffic
 }

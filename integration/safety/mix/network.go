@@ -41,17 +41,8 @@ func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	}
 }
 
-// traffic is what a link had to carry: connections, and bytes in both directions.
-type traffic struct{ connections, received, waiting int64 }
-
-func (l *link) traffic() (sum traffic) {
-	for _, p := range l.proxies {
-		sum.connections += int64(p.Connections())
-		for _, t := range []faults.Traffic{p.Requests.Traffic(), p.Answers.Traffic()} {
-			sum.received += t.Received
-			sum.waiting += t.Waiting
-		}
-	}
+func (l *link) traffic() (sum faults.Traffic) {
+	l.each(func(p *faults.Proxy) { p.Traffic(&sum) })
 	return sum
 }
 

@@ -43,7 +43,7 @@ func stopHolder(s *strike, b *berth) bool {
 func stopWithAnswer(s *strike, b *berth) bool {
 	b.each(func(p *faults.Proxy) { p.Answers.Hold() })
 	sleep(s.ctx, ttl/3)
-	hit := b.Pause(s.ctx) == nil && b.traffic().waiting > 0
+	hit := b.Pause(s.ctx) == nil && b.traffic().Waiting > 0
 	b.each((*faults.Proxy).Restore)
 	sleep(s.ctx, ttl-ttl/3+20*time.Millisecond)
 	_ = b.Resume()
