@@ -5,7 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +23,7 @@ import (
 func securityFaults() []kind {
 	return []kind{
 		{"password changed", onClient(func(s *strike, c *client) bool { // auth tokens no longer work either
-			return s.dispossess(c, rpctypes.ErrAuthFailed, changePassword, resetPassword)
+			return s.dispossess(c, rpctypes.ErrAuthFailed, setPassword("another password"), setPassword(passwordOf(c.id.user)))
 		})},
 		{"permission revoked", onClient(func(s *strike, c *client) bool {
 			return s.dispossess(c, rpctypes.ErrPermissionDenied, forbid, permit)
@@ -74,13 +74,8 @@ func replaceCertificate(s *strike, c *client) bool {
 	c.each((*faults.Proxy).Cut)
 	ctx, cancel := context.WithTimeout(s.ctx, 2*ttl)
 	defer cancel()
-	select {
-	case <-shown:
-	case <-ctx.Done():
-		return false
-	}
 	answered := c.in.Answered(faults.LeaseKeepAlive) // all connections are new ones
-	return c.in.AwaitAnswered(ctx, faults.LeaseKeepAlive, answered+1) == nil
+	return c.in.AwaitAnswered(ctx, faults.LeaseKeepAlive, answered+1) == nil && shown()
 }
 
 // refuseCertificate makes a client reconnect with a certificate that no member accepts.
@@ -93,7 +88,7 @@ func refuseCertificate(s *strike, c *client) bool {
 	c.each((*faults.Proxy).Cut)
 	s.lastAny()
 	c.id.offer(s.secured.authority.Issue(s.tb))
-	return closed(shown)
+	return shown()
 }
 
 // secured authenticates members and clients to each other, by certificates on both sides and by users with passwords.
@@ -111,14 +106,11 @@ const rootUser = "root"
 // passwordOf is the password that a user's client knows.
 func passwordOf(user string) string { return "the password of " + user }
 
-func changePassword(ctx context.Context, etcd *clientv3.Client, user string) error {
-	_, err := etcd.UserChangePassword(ctx, user, "another password")
-	return err
-}
-
-func resetPassword(ctx context.Context, etcd *clientv3.Client, user string) error {
-	_, err := etcd.UserChangePassword(ctx, user, passwordOf(user))
-	return err
+func setPassword(password string) func(context.Context, *clientv3.Client, string) error {
+	return func(ctx context.Context, etcd *clientv3.Client, user string) error {
+		_, err := etcd.UserChangePassword(ctx, user, password)
+		return err
+	}
 }
 
 // The kinds of clients: those in this process, those that are processes of their own, and those that come after a
@@ -182,10 +174,8 @@ func forbid(ctx context.Context, etcd *clientv3.Client, role string) error {
 type identity struct {
 	user    string
 	secured *secured
-
-	mu    sync.Mutex // guards the fields below
-	cert  tls.Certificate
-	shown chan struct{} // closed when a connection has presented the certificate
+	cert    atomic.Pointer[tls.Certificate]
+	shows   atomic.Int64 // how many connections have presented a certificate
 }
 
 func (s *secured) newIdentity(tb testing.TB, user string) *identity {
@@ -195,23 +185,16 @@ func (s *secured) newIdentity(tb testing.TB, user string) *identity {
 	return i
 }
 
-// offer sets the certificate for new connections. It returns a channel that is closed when a connection has presented
-// it.
-func (i *identity) offer(cert tls.Certificate) (shown <-chan struct{}) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.cert, i.shown = cert, make(chan struct{})
-	return i.shown
+// offer sets the certificate for new connections. It returns a function that reports whether one has presented it.
+func (i *identity) offer(cert tls.Certificate) (shown func() bool) {
+	i.cert.Store(&cert)
+	before := i.shows.Load()
+	return func() bool { return i.shows.Load() > before }
 }
 
 func (i *identity) show(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if !closed(i.shown) {
-		close(i.shown)
-	}
-	cert := i.cert
-	return &cert, nil
+	i.shows.Add(1) // before it takes the certificate: see offer
+	return i.cert.Load(), nil
 }
 
 func (i *identity) tls() *tls.Config {
