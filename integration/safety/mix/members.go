@@ -109,22 +109,24 @@ func loseQuorum(s *strike) bool {
 }
 
 func paused(s *strike, members []*etcdproc.Process, from, to int) bool {
-	before, hit := s.expired(members), true // a paused member does not answer
+	return s.waking(members, func() bool {
+		defer s.last(from, to)
+		return each(members, (*etcdproc.Process).Pause)
+	}, func() bool { return each(members, (*etcdproc.Process).Resume) })
+}
+
+// each does something to all members, and reports whether it has succeeded at all of them.
+func each(members []*etcdproc.Process, do func(*etcdproc.Process) error) bool {
+	ok := true
 	for _, m := range members {
-		hit = m.Pause() == nil && hit
+		ok = do(m) == nil && ok
 	}
-	s.last(from, to)
-	return s.waking(before, func() bool {
-		for _, m := range members {
-			hit = m.Resume() == nil && hit
-		}
-		return hit
-	})
+	return ok
 }
 
 // slowMember pauses a member again and again, so that it runs like a member that waits for its disk.
 func slowMember(s *strike, m *etcdproc.Process) bool {
-	return s.waking(s.expired([]*etcdproc.Process{m}), func() bool {
+	return s.waking([]*etcdproc.Process{m}, func() bool { return true }, func() bool {
 		for range 8 + s.rng.IntN(10) {
 			if m.Pause() != nil {
 				return false

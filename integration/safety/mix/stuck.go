@@ -25,19 +25,11 @@ func slowDisk(s *strike) bool {
 		members, d = []*etcdproc.Process{leader}, ttl+500*time.Millisecond
 	}
 	s.begin((&etcdproc.Cluster{Members: members}).Endpoints()...)
-	set := func(d time.Duration) bool {
-		hit := true
-		for _, m := range members {
-			hit = m.SlowDisk(d) == nil && hit
-		}
-		return hit
-	}
-	hit := set(d)
+	hit := each(members, func(m *etcdproc.Process) error { return m.SlowDisk(d) })
 	s.last(1000, 4000)
-	return s.waking(s.expired(members), func() bool {
-		hit = set(0) && hit
-		sleep(s.life, d) // until the last slow write is done
-		return hit
+	return s.waking(members, func() bool { return hit }, func() bool {
+		defer sleep(s.life, d) // until the last slow write is done
+		return each(members, func(m *etcdproc.Process) error { return m.SlowDisk(0) })
 	})
 }
 
@@ -71,7 +63,7 @@ func tooMany(s *strike, m *etcdproc.Process) bool {
 	if hit {
 		s.last(100, 1000)
 	}
-	return s.waking(s.expired([]*etcdproc.Process{m}), func() bool { return m.GoOn() == nil && hit })
+	return s.waking([]*etcdproc.Process{m}, func() bool { return hit }, func() bool { return m.GoOn() == nil })
 }
 
 // flood makes the other members commit requests that change nothing. It reports whether the member then refused a

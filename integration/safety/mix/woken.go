@@ -11,24 +11,19 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// expired returns how many leases each member has expired until now.
-func (s *strike) expired(members []*etcdproc.Process) map[*etcdproc.Process]int {
-	counts := map[*etcdproc.Process]int{}
-	for _, m := range members {
-		counts[m] = s.monitor.expired(s.life, m.Endpoint())
-	}
-	return counts
-}
-
-// waking runs wake, in which members wake up that were paused, and looks for what they revoke then. Before etcd revokes
-// an expired lease, it checks whether it was active recently (EtcdServer.ensureLeadership), and a member that has just
+// waking runs pause and then wake, in which members wake up, and looks for what they revoke then. Before etcd revokes an
+// expired lease, it checks whether it was active recently (EtcdServer.ensureLeadership), and a member that has just
 // woken up passes that check. So a member that has led may for a moment revoke leases that its successor has kept
 // alive, and no client can keep such a lease. The checkers treat this as an operator's revocation: the next holder
-// comes at once, and only the fence stops the last one. before is what expired has
-// returned before the pause.
-func (s *strike) waking(before map[*etcdproc.Process]int, wake func() bool) (hit bool) {
+// comes at once, and only the fence stops the last one.
+func (s *strike) waking(members []*etcdproc.Process, pause, wake func() bool) (hit bool) {
+	before := map[*etcdproc.Process]int{}
+	for _, m := range members { // once it is paused, a member does not answer
+		before[m] = s.monitor.expired(s.life, m.Endpoint())
+	}
+	hit = pause()
 	live, at := s.watch.live(), s.tape.Now()
-	hit = wake()
+	hit = wake() && hit
 	ctx, cancel := context.WithTimeout(s.life, 6*time.Second)
 	defer cancel()
 	sleep(ctx, 600*time.Millisecond) // by then the member knows that it does not lead
