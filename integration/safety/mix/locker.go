@@ -28,6 +28,7 @@ type held struct {
 	unlock   func(context.Context) error
 	explain  func(context.Context, error) error
 	proclaim func(context.Context, string) error // nil: it is no leadership
+	ended    chan struct{}                       // only of alone: closed when the handle has ended
 }
 
 type handle[T any] interface {
@@ -225,16 +226,10 @@ func (m *mutex) Unlock(ctx context.Context) error {
 	return errors.Join(m.Mutex.Unlock(ctx), m.session.Close())
 }
 
-// loner is a lock on a session that nothing else uses, so that no other call that checks the deadline can end the
-// handle. It is asked all the time whether it is live.
-type loner struct {
-	*held
-	ended chan struct{} // closed when the handle has ended
-}
-
-// alone lets c hold a lock on a new session while work runs. It does nothing if c does not get the lock. The loner asks
-// the handle or, with history.ByContext, only the handle's context.
-func (s *strike) alone(c *client, by history.Verb, kind func(*lease.Session, string) locker, work func(*loner)) {
+// alone lets c hold a lock on a new session while work runs. Nothing else uses the session, so no other call that checks
+// the deadline can end the handle. alone does nothing if c does not get the lock. It asks the handle or, with
+// history.ByContext, only the handle's context.
+func (s *strike) alone(c *client, by history.Verb, kind func(*lease.Session, string) locker, work func(*held)) {
 	ctx, cancel := context.WithTimeout(s.ctx, ttl)
 	defer cancel()
 	session, err := lease.NewSession(ctx, c.etcd, lease.Options{TTL: ttl, Owner: c.name})
@@ -252,17 +247,18 @@ func (s *strike) ownName(whose string) string {
 	return s.round.names.own(whose + strconv.FormatInt(s.tape.ID(), 10))
 }
 
-// alone holds a lock while work runs, and asks whether it is live. It reports whether it got the lock.
-func (w *worker) alone(ctx context.Context, by history.Verb, k locker, work func(*loner)) bool {
+// alone holds a lock while work runs, and asks all the time whether it is live. It reports whether it got the lock.
+func (w *worker) alone(ctx context.Context, by history.Verb, k locker, work func(*held)) bool {
 	err := w.under(ctx, k, func(op int64, h *held) {
-		l, stop := &loner{held: h, ended: make(chan struct{})}, make(chan struct{})
+		stop := make(chan struct{})
+		h.ended = make(chan struct{})
 		go func() {
-			defer close(l.ended)
+			defer close(h.ended)
 			w.ask(stop, op, h, by)
 		}()
-		work(l)
+		work(h)
 		close(stop)
-		<-l.ended
+		<-h.ended
 	})
 	return err == nil
 }
@@ -281,18 +277,18 @@ func (w *worker) ask(stop <-chan struct{}, op int64, h *held, by history.Verb) {
 }
 
 // awaitEnd waits until all handles have ended, for at most a TTL and 2 s.
-func (s *strike) awaitEnd(all ...*loner) {
+func (s *strike) awaitEnd(all ...*held) {
 	ctx, cancel := context.WithTimeout(s.ctx, ttl+2*time.Second)
 	defer cancel()
-	for _, l := range all {
+	for _, h := range all {
 		select {
-		case <-l.ended:
+		case <-h.ended:
 		case <-ctx.Done():
 		}
 	}
 }
 
-func (l *loner) expired() bool {
-	lost, ok := errors.AsType[*lease.LostError](context.Cause(l.ctx))
+func (h *held) expired() bool {
+	lost, ok := errors.AsType[*lease.LostError](context.Cause(h.ctx))
 	return ok && lost.Reason == lease.ReasonDeadlinePassed
 }

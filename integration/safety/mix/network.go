@@ -32,7 +32,7 @@ func networkFaults() []kind {
 	}
 }
 
-// onClient injects a fault at a client that no other fault has reserved.
+// onClient injects a fault at a client of the slot's share, so that two faults do not undo each other.
 func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	return func(s *strike) bool {
 		c := ofShare(s, s.clients)
@@ -54,7 +54,7 @@ func (s *strike) onLink(l *link, do func(*faults.Proxy)) bool {
 	s.lastAny()
 	after := l.traffic()
 	l.each((*faults.Proxy).Restore)
-	return after.connections < before.connections || after.received > before.received
+	return after.Connections < before.Connections || after.Received > before.Received
 }
 
 func delay(p *faults.Proxy) {
@@ -68,9 +68,9 @@ func delay(p *faults.Proxy) {
 // is asked, and the one whose context alone is checked.
 func lateThenNone(s *strike, c *client) (hit bool) {
 	const late = ttl * 9 / 20 // even the answer to the second of two renewals is not too late yet
-	s.alone(c, "", exclusive, func(asked *loner) {
-		s.alone(c, history.ByContext, exclusive, func(watched *loner) {
-			s.peers(c, func(peer ...*loner) {
+	s.alone(c, "", exclusive, func(asked *held) {
+		s.alone(c, history.ByContext, exclusive, func(watched *held) {
+			s.peers(c, func(peer ...*held) {
 				c.each(func(p *faults.Proxy) { p.Answers.Delay(late) })
 				s.last(inTTL*3/4, inTTL)
 				c.each(func(p *faults.Proxy) { p.Requests.Hold() }) // requests sent before that are still answered

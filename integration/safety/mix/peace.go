@@ -166,10 +166,10 @@ func (r *round) loseKeys(ctx context.Context) {
 		taking, kind := takings[i%len(takings)], kinds[i%len(kinds)]
 		wg.Go(func() {
 			s := r.lastStrike(ctx, taking.name)
-			s.alone(r.client(i), "", kind, func(l *loner) {
+			s.alone(r.client(i), "", kind, func(h *held) {
 				sleep(ctx, watched)
-				s.heal(s.taken(taking.take, l.key, l.token))
-				s.awaitEnd(l)
+				s.heal(s.taken(taking.take, h.key, h.token))
+				s.awaitEnd(h)
 			})
 		})
 	}
