@@ -296,20 +296,13 @@ func (b *book) sort() {
 
 // bury notes which acquisitions were under way when their process was killed.
 func (b *book) bury() {
-	kills := map[string][]*disturbance{}
-	for _, f := range b.faults {
-		if f.begin.Name == history.ClientKilled {
-			kills[f.begin.Target] = append(kills[f.begin.Target], f)
-		}
-	}
-	for _, a := range b.ops {
-		if a.ended() != forever {
+	for _, f := range b.faults { // in order: the first kill counts
+		if f.begin.Name != history.ClientKilled {
 			continue
 		}
-		for _, f := range kills[a.enter.Client()] {
-			if a.enter.At <= f.until() {
+		for _, a := range b.ops {
+			if a.enter.At <= f.until() && a.ended() == forever && a.enter.Client() == f.begin.Target {
 				a.died = max(f.begin.At, 1)
-				break
 			}
 		}
 	}

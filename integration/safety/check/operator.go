@@ -16,12 +16,6 @@ const (
 
 // excuse finds the keys that operators took, and the handles that lost their keys this way.
 func (c *checker) excuse() {
-	faults := map[string][]*disturbance{} // by what they take: a key, or all keys on a lease
-	for _, f := range c.faults {
-		if f.operator() {
-			faults[f.begin.Target] = append(faults[f.begin.Target], f)
-		}
-	}
 	// The last revision at which keys of each lease were deleted. A revocation that took keys is the last.
 	last := map[int64]int64{}
 	for _, k := range c.watch.all {
@@ -34,10 +28,10 @@ func (c *checker) excuse() {
 			continue
 		}
 		if k.ended().Revision == last[k.lease] {
-			k.by = takenBy(faults[strconv.FormatInt(k.lease, 16)], k)
+			k.by = c.takenBy(strconv.FormatInt(k.lease, 16), k)
 		}
 		if k.by == nil {
-			k.by = takenBy(faults[k.put.Key], k)
+			k.by = c.takenBy(k.put.Key, k)
 		}
 		if k.by != nil {
 			c.n["keys taken by operators"]++
@@ -51,9 +45,12 @@ func (c *checker) excuse() {
 	}
 }
 
-// takenBy finds the one of an operator's faults that ended this key, nil if none did.
-func takenBy(faults []*disturbance, k *key) *disturbance {
-	for _, f := range faults {
+// takenBy finds the operator's fault with that target, the key or its lease, that ended the key; nil if none did.
+func (c *checker) takenBy(target string, k *key) *disturbance {
+	for _, f := range c.faults {
+		if f.begin.Target != target || !f.operator() {
+			continue
+		}
 		if f.end != nil && f.end.Revision != 0 {
 			if f.end.Revision == k.ended().Revision {
 				return f
