@@ -26,25 +26,19 @@ func main() {
 }
 
 func dispatch(args []string, out io.Writer) error {
-	switch {
-	case len(args) == 2 && args[0] == "check":
-		return onHistory(args[1], out, checkHistory)
-	case len(args) == 2 && args[0] == "trace":
-		return onHistory(args[1], out, trace)
+	does := map[string]func([]history.Event, io.Writer) error{"check": checkHistory, "trace": trace}
+	if len(args) != 2 || does[args[0]] == nil {
+		return errors.New("usage: safety check FILE | trace FILE")
 	}
-	return errors.New("usage: safety check FILE | trace FILE")
-}
-
-func onHistory(path string, out io.Writer, do func([]history.Event, io.Writer) error) error {
-	events, err := history.ReadFile(path)
+	events, err := history.ReadFile(args[1])
 	if err == nil && len(events) == 0 {
 		err = errors.New("no events")
 	}
 	if err == nil {
-		err = do(events, out)
+		err = does[args[0]](events, out)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", args[1], err)
 	}
 	return nil
 }
