@@ -149,17 +149,15 @@ func (i *Interceptor) unary(
 ) error {
 	i.count(i.sent, method)
 	if j := i.take(false, method, req, false); j != nil {
+		if j.rule.Fault >= LateRequest {
+			i.late(ctx, j, method, req, reply, cc, invoke)
+		}
 		switch j.rule.Fault {
 		case DelayRequest:
 			if err := j.wait(ctx); err != nil {
 				return err
 			}
-		case LateRequest:
-			i.late(ctx, j, method, req, reply, cc, invoke)
-			return j.lost(ctx, "request")
-		case RepeatRequest:
-			i.late(ctx, j, method, req, reply, cc, invoke)
-		default:
+		case LoseRequest, LateRequest:
 			return j.lost(ctx, "request")
 		}
 	}

@@ -35,7 +35,7 @@ func (c *connection) close(reset bool) {
 // run transfers bytes until both directions have ended or the connection is cut.
 func (c *connection) run(requests, answers *Link) {
 	var wg sync.WaitGroup
-	for _, p := range []*pipe{newPipe(requests, c, c.client, c.server), newPipe(answers, c, c.server, c.client)} {
+	for _, p := range []*pipe{{requests, c, c.client, c.server, newQueue()}, {answers, c, c.server, c.client, newQueue()}} {
 		wg.Go(p.receive)
 		wg.Go(p.deliver)
 	}
@@ -55,12 +55,11 @@ type pipe struct {
 	link     *Link
 	conn     *connection
 	from, to *net.TCPConn
-	queue    chan chunk // what has arrived; large, since a network that loses packets does not block a sender soon
+	queue    chan chunk // what has arrived
 }
 
-func newPipe(link *Link, conn *connection, from, to *net.TCPConn) *pipe {
-	return &pipe{link, conn, from, to, make(chan chunk, 4096)}
-}
+// newQueue returns a large queue, since a network that loses packets does not block a sender soon.
+func newQueue() chan chunk { return make(chan chunk, 4096) }
 
 // receive queues the bytes that arrive.
 func (p *pipe) receive() {

@@ -117,34 +117,23 @@ func (p *Proxy) accept(ctx context.Context) {
 }
 
 func (p *Proxy) serve(ctx context.Context, client *net.TCPConn) {
-	c, ok := p.connect(ctx, client)
-	if !ok {
+	var dialer net.Dialer
+	server, err := dialer.DialContext(ctx, "tcp", p.target)
+	if err != nil {
 		_ = client.SetLinger(0)
 		_ = client.Close()
 		return
 	}
+	c := &connection{client: client, server: server.(*net.TCPConn), done: make(chan struct{})}
+	p.mu.Lock()
+	if p.connections[c] = struct{}{}; p.refusing {
+		c.cut()
+	}
+	p.mu.Unlock()
 	c.run(p.Requests, p.Answers)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.connections, c)
-}
-
-// connect connects a client to the server and reports whether that was possible and allowed.
-func (p *Proxy) connect(ctx context.Context, client *net.TCPConn) (*connection, bool) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", p.target)
-	if err != nil {
-		return nil, false
-	}
-	c := &connection{client: client, server: conn.(*net.TCPConn), done: make(chan struct{})}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.refusing {
-		c.cut()
-		return nil, false
-	}
-	p.connections[c] = struct{}{}
-	return c, true
 }
 
 // Link is one direction of a [Proxy], for all its connections. At first it passes bytes at once. Each change also
