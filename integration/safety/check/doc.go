@@ -1,22 +1,5 @@
-// Package check decides whether a history keeps the invariants I1 to I9 of the safety suite, which docs/safety.md lists.
-//
-// # How each is checked
-//
-//	file          invariants  by
-//	resource.go   I1, I4      a scan of what each resource applied, in that order
-//	requests.go   I5, I4      the answer to each request, compared with what the resource did, and when
-//	watch.go      I2, I6, I7  each name's queue, rebuilt from the watch
-//	intervals.go  I2, I3, I8  a sweep by token over the grants and the last live event of each handle
-//	deadline.go   I3          the deadlines of leases, computed from the renewals that were answered; and when scoped
-//	                          functions returned, and their keys were deleted; the reasons of losses
-//	operator.go   I3, I6      what operators deleted, overwrote or revoked
-//	progress.go   I7          a sweep over waiters, holders and faults
-//	order.go      I7          the waiters of each session, in the order of their tokens
-//	observers.go  I8          a scan of what each observer saw, compared with the watch
-//	restore.go    I9          a scan of the errors, and of the handles that were live at a restore
-//
-// All are sorts and sweeps over the events. No search for an order that explains them is needed: the tokens are the
-// order of the grants, and each resource's record is the order of its requests.
+// Package check decides whether a history keeps the invariants I1 to I9 of the safety suite. The page docs/safety.md lists
+// them, and says how each is checked: by sorts and sweeps over the events.
 //
 // # What is excused
 //

@@ -37,10 +37,7 @@
 // they were added, separated by commas. A fenced resource accepts no request without a token, except a [Read]. The
 // Token of a [ClaimRead] or [CheckRead] and that of a reader's grant is the token of a read lock.
 //
-// Some names of faults and notes have a meaning for the checkers: [OperatorDeletes], [OperatorOverwrites],
-// [OperatorRevokes], [ClientKilled], [Compaction], [Restored], [SlowCluster],
-// [NoteTTL], [NoteStall], [NoteHealed], [NotePeace], [NoteEra], [NoteEnd]. A resource may be the control of
-// another, see [UnfencedMark]. A grant has no Key if the caller does not learn it. An observer records the token
-// without its era, and the Outcome [Failed] when it starts again. A history without NoteEnd counts as cut short: the
-// checkers do not judge what should have come after its last event.
+// The names of faults and notes that are constants have a meaning for the checkers. A grant has no Key if the caller does
+// not learn it. An observer records the token without its era, and the Outcome [Failed] when it starts again. A history
+// without [NoteEnd] counts as cut short: the checkers do not judge what should have come after its last event.
 package history

@@ -13,8 +13,8 @@
 //
 // On a busy machine the cluster is slow without any fault. A plain client therefore makes each member commit all the
 // time, also in peace. The history records a commit that takes more than 250 ms as a fault of the cluster. For
-// 2 × TTL + 3 s, such a commit excuses a caller in peace who is not served. The report counts what is excused, and at
-// least one round must have none of it. The end of a round waits that much longer for its observers.
+// 2 × TTL + 3 s, such a commit excuses a caller in peace who fails. The checkers count what is excused, and at least one
+// round must have none of it. The end of a round waits that much longer for its observers.
 //
 // To a checker, a client whose password, permission or certificate is refused is cut off: it may lose its leases and
 // give up, and no other client may notice anything.
@@ -31,7 +31,6 @@
 //
 // # What is checked where
 //
-// Package check checks I1 to I9 by the history; in that of the restore, where revisions start again, only the resources
-// and I9. The run itself checks that waiters are served, that no key, lease or goroutine is left
-// after Close, and that memory does not grow from round to round.
+// Package check judges the histories. The run itself checks that no key, lease or goroutine is left after Close, and that
+// memory does not grow from round to round.
 package mix
