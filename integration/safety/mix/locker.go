@@ -3,7 +3,6 @@ package mix
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -173,13 +172,10 @@ func stock(life context.Context, c *client, name string, live func(*mutex) error
 				return nil, err
 			}
 			m := &mutex{Mutex: concurrency.NewMutex(s, name), session: s, etcd: c.etcd, live: live}
-			if err = m.Lock(ctx); err == nil {
-				m.key = m.Mutex.Key()
-				m.token, err = m.created(ctx)
-			}
-			if err != nil {
+			if err := m.Lock(ctx); err != nil {
 				return nil, errors.Join(err, s.Close())
 			}
+			m.owned = m.IsOwner()
 			return heldBy(m, nil)
 		},
 	}
@@ -191,32 +187,20 @@ type mutex struct {
 	session *concurrency.Session
 	etcd    *clientv3.Client
 	live    func(*mutex) error
-	key     string // a copy, since Mutex.Unlock overwrites its own while Err may be running
-	token   fence.Token
+	owned   clientv3.Cmp // the key and its create revision; a copy, since Mutex.Unlock changes its own while Err may run
 }
 
-func (m *mutex) Key() string        { return m.key }
-func (m *mutex) Token() fence.Token { return m.token }
+func (m *mutex) Key() string        { return string(m.owned.KeyBytes()) }
+func (m *mutex) Token() fence.Token { return fence.Token(m.owned.GetCompare().GetCreateRevision()) }
 func (m *mutex) Err() error         { return m.live(m) }
 
 // Context is never done: etcd's mutex does not report a loss.
 func (m *mutex) Context() context.Context { return context.Background() }
 
-func (m *mutex) created(ctx context.Context) (fence.Token, error) {
-	resp, err := m.etcd.Get(ctx, m.key)
-	if err == nil && len(resp.Kvs) == 0 {
-		err = errors.New("the key is gone")
-	}
-	if err != nil {
-		return 0, err
-	}
-	return fence.Token(resp.Kvs[0].CreateRevision), nil
-}
-
 func (m *mutex) hasKey() error {
-	token, err := m.created(m.session.Ctx())
-	if err == nil && token != m.token {
-		err = fmt.Errorf("the key was created at %d", token)
+	resp, err := m.etcd.Txn(m.session.Ctx()).If(m.owned).Commit()
+	if err == nil && !resp.Succeeded {
+		err = errors.New("the key is gone")
 	}
 	return err
 }
