@@ -36,6 +36,8 @@ func monotonic() time.Duration {
 // Recorder writes a history. It is safe for concurrent use.
 type Recorder struct {
 	Clock Clock
+	// Seen, if set, is called with each event, also with those that are dropped.
+	Seen func(Event)
 
 	ids atomic.Int64
 	mu  sync.Mutex // guards the fields below
@@ -74,6 +76,9 @@ func (r *Recorder) Record(e Event) {
 	defer r.mu.Unlock()
 	if e.At == 0 {
 		e.At = r.Clock.Now()
+	}
+	if r.Seen != nil {
+		r.Seen(e)
 	}
 	if r.out != nil && r.err == nil {
 		r.err = json.NewEncoder(r.out).Encode(e)

@@ -51,7 +51,7 @@ type client struct {
 // newClient returns a client without a session.
 func (r *run) newClient(user string) *client {
 	c := &client{link: r.newLink(), name: user, id: r.secured.newIdentity(r.tb, user), in: faults.NewInterceptor(r.tb), ttl: ttl}
-	c.etcd = r.connect(c.endpoints, etcdtest.Dial(renewals{r.tape}.options()...), etcdtest.Dial(c.in.DialOptions()...), c.id.option())
+	c.etcd = r.connect(c.endpoints, etcdtest.Dial(renewals{r.tape.Recorder}.options()...), etcdtest.Dial(c.in.DialOptions()...), c.id.option())
 	return c
 }
 

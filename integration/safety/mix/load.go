@@ -20,7 +20,7 @@ func loadFaults() []kind {
 // worker returns a worker of a client that is in no crew, for a fault or for the peace.
 func (s *strike) worker(c *client, what string) *worker {
 	return &worker{
-		crew: &crew{log: s.tape, draining: s.ctx.Done()}, name: c.name + "/" + what,
+		crew: &crew{log: s.tape.Recorder, draining: s.ctx.Done()}, name: c.name + "/" + what,
 		rng: rand.New(rand.NewPCG(s.rng.Uint64(), 0)),
 	}
 }

@@ -32,7 +32,6 @@ func (s *strike) peers(c *client, work func(holder ...*held)) {
 func (s *strike) peer(w *worker, c *client, name string, patience time.Duration, work func(*held)) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
-	w.log = s.tape.Recorder // nobody waits for the peer, and no fault takes its mutex
 	return w.alone(ctx, "", stock(s.life, c, name, func(m *mutex) error {
 		if closed(m.session.Done()) {
 			return lease.ErrLost

@@ -14,7 +14,7 @@ import (
 
 // renewals records each grant and each renewal of a client's leases, right before the client gets the answer. From that
 // the checker computes each lease's deadline, independently of the client.
-type renewals struct{ log record }
+type renewals struct{ log *history.Recorder }
 
 // options must come before the options of package faults, so that an answer that is lost is not recorded.
 func (r renewals) options() []grpc.DialOption {

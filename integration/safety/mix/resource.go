@@ -28,7 +28,7 @@ import (
 type store struct {
 	*httptest.Server
 
-	log      record
+	log      *history.Recorder
 	guard    fence.Guard
 	database *database        // of the resource that is in a database
 	items    map[string]*item // by name; not changed
@@ -44,7 +44,7 @@ type item struct {
 	value string     // of a set: its elements, separated by commas
 }
 
-func newStore(tb testing.TB, log record, n names, d *database, check bool) *store {
+func newStore(tb testing.TB, log *history.Recorder, n names, d *database, check bool) *store {
 	tb.Helper()
 	s := &store{log: log, database: d, items: map[string]*item{}, check: check}
 	for _, name := range n.all() {

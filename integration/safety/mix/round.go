@@ -42,9 +42,9 @@ func (r *round) complain(invariant, format string, args ...any) {
 func (run *run) begin(number int) *round {
 	r := &round{run: run, number: number, names: roundNames(number), before: run.report.violations(), draining: make(chan struct{})}
 	run.tape.begin(run.tb, number)
-	r.store = newStore(run.tb, run.tape, r.names, run.database, !run.opts.Unfenced)
+	r.store = newStore(run.tb, run.tape.Recorder, r.names, run.database, !run.opts.Unfenced)
 	var err error
-	r.out, err = newWriter(run.tape, r.store.addr(), run.opts.Seed+uint64(number))
+	r.out, err = newWriter(run.tape.Recorder, r.store.addr(), run.opts.Seed+uint64(number))
 	require.NoError(run.tb, err)
 	return r
 }
@@ -71,7 +71,7 @@ func (run *run) newRound(ctx context.Context, number int) *round {
 	r.giveUp = giveUp
 	for i, c := range run.clients {
 		crew := &crew{
-			name: c.name, log: run.tape, names: r.names, out: r.out,
+			name: c.name, log: run.tape.Recorder, names: r.names, out: r.out,
 			session: c.current, renew: func() { _ = c.replace(patience) }, // an error means that patience has ended
 			draining: r.draining, patience: patience,
 		}

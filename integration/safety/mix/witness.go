@@ -35,7 +35,7 @@ func (p *party) start(wg *sync.WaitGroup, work func(*witness)) {
 	for i := range witnesses {
 		name := p.name + "/witness " + strconv.Itoa(i)
 		w := &witness{party: p, stays: i == 0 && p.stays != "" && p.era == 0, worker: &worker{
-			crew: &crew{log: p.tape, out: p.out}, name: name, rng: rand.New(rand.NewPCG(p.opts.Seed, hash(name)+uint64(p.era))),
+			crew: &crew{log: p.tape.Recorder, out: p.out}, name: name, rng: rand.New(rand.NewPCG(p.opts.Seed, hash(name)+uint64(p.era))),
 		}}
 		wg.Go(func() { work(w) })
 	}

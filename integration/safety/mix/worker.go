@@ -21,7 +21,7 @@ import (
 // crew is the workers of one client for one round.
 type crew struct {
 	name  string
-	log   record
+	log   *history.Recorder
 	names names
 	out   *writer
 

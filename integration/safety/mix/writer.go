@@ -19,13 +19,13 @@ import (
 
 // writer sends requests to the resources of a round. Its network loses some answers and delays some requests.
 type writer struct {
-	log    record
+	log    *history.Recorder
 	addr   string
 	client *http.Client
 	idle   func()
 }
 
-func newWriter(log record, addr string, seed uint64) (*writer, error) {
+func newWriter(log *history.Recorder, addr string, seed uint64) (*writer, error) {
 	base := &http.Transport{MaxIdleConnsPerHost: 16}
 	transport, err := httpfence.NewTransport(&lossy{base: base, rng: rand.New(rand.NewPCG(seed, 1))}, addr)
 	if err != nil {
