@@ -34,25 +34,22 @@ func (r *round) peace(ctx context.Context) {
 	}
 	wg.Go(func() { r.lastStrike(ctx, "").takeTogether(60, r.client(4), r.client(5)) })
 	wg.Go(func() { r.loseKeys(ctx) })
-	wg.Go(func() { r.loseLeases(ctx) })
+	wg.Go(func() {
+		last := r.clients[len(r.clients)-1]
+		s := r.lastStrike(ctx, lateAnswers)
+		s.begin(last.name)
+		s.heal(lateThenNone(s, last))
+	})
 	wg.Go(func() { r.writeStale(ctx, 6) })
 	wg.Wait()
 }
 
-// client returns a client without faults: any but the last, which loseLeases uses.
+// client returns a client without faults: any but the last, which loses leases at their deadlines.
 func (r *round) client(i int) *client { return r.clients[i%(len(r.clients)-1)] }
 
 // lastStrike returns a fault of the peace. No client but its target may notice it.
 func (r *round) lastStrike(ctx context.Context, kind string) *strike {
 	return &strike{nemesis: r.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.opts.Seed, uint64(r.number)))}
-}
-
-// loseLeases makes the last client lose leases at their deadlines.
-func (r *round) loseLeases(ctx context.Context) {
-	c := r.clients[len(r.clients)-1]
-	s := r.lastStrike(ctx, lateAnswers)
-	s.begin(c.name)
-	s.heal(lateThenNone(s, c))
 }
 
 // writeStale sends a stale write, so that every round shows what a resource does with one.
@@ -124,9 +121,8 @@ func (r *round) standTogether(ctx context.Context, kind func(i int) (*client, lo
 	})
 }
 
-// lines returns what callers of several clients wait for together, in turn: readers and writers; locks of all kinds,
-// etcd's own mutex among them, of which some exclude each other and some do not; permits, and locks that exclude all
-// permits.
+// lines returns what callers of several clients wait for together, in turn: locks of all kinds, etcd's own mutex among
+// them, of which some exclude each other and some do not; permits, and locks that exclude all permits.
 func (r *round) lines(ctx context.Context) [][]func(*client) locker {
 	of := func(kind func(*lease.Session, string) locker, whose string) func(*client) locker {
 		return func(c *client) locker { return kind(c.current(), r.names.own(whose)) }
@@ -139,10 +135,9 @@ func (r *round) lines(ctx context.Context) [][]func(*client) locker {
 	right := func(s *lease.Session, name string) locker { return ofTree(s, name+"/right") }
 	permit := of(ofSemaphore, "permits")
 	return [][]func(*client) locker{
-		{of(exclusive, "read"), of(reader, "read"), of(reader, "read")},
 		{
-			of(exclusive, "all"), of(set, "all"), of(left, "all"), of(right, "all"), of(reader, "all"), etcds("all"),
-			of(exclusive, "other"),
+			of(exclusive, "all"), of(set, "all"), of(left, "all"), of(right, "all"), of(reader, "all"), of(reader, "all"),
+			etcds("all"), of(exclusive, "other"), of(reader, "all"),
 		},
 		{of(exclusive, "permits"), permit, permit, permit, etcds("permits"), permit, permit, permit, permit},
 	}
