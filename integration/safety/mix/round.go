@@ -32,6 +32,8 @@ type round struct {
 	draining chan struct{}
 	giveUp   context.CancelFunc // cancels all waiters
 	watchers []*watcher
+	watching sync.WaitGroup
+	unwatch  context.CancelFunc // ends all watchers
 }
 
 func (r *round) complain(invariant, format string, args ...any) {
@@ -66,7 +68,9 @@ func (run *run) newRound(ctx context.Context, number int) *round {
 	r, seed := run.begin(number), run.opts.Seed+uint64(number)<<16
 	run.tape.Record(history.Event{Kind: history.Note, Name: history.NoteTTL, Value: ttl.String()})
 	r.pulse = run.startPulse(ctx)
-	r.observe(ctx, seed)
+	watching, unwatch := context.WithCancel(ctx)
+	r.unwatch = unwatch
+	r.observe(watching, seed)
 	patience, giveUp := context.WithCancel(ctx)
 	r.giveUp = giveUp
 	for i, c := range run.clients {
@@ -92,19 +96,15 @@ type watcher struct {
 	token atomic.Int64 // of the leader that it sees; 0: none; -1: it has to begin again
 	seen  atomic.Int64 // of the last leader that it has seen
 	led   atomic.Int64 // of the last leader of all
-	stop  context.CancelFunc
-	done  chan struct{}
 }
 
 func (r *round) observe(ctx context.Context, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	for _, name := range r.names.Elections {
 		c := pick(rng, r.clients)
-		ctx, stop := context.WithCancel(ctx)
-		w := &watcher{name: c.name + "/observer of " + name, stop: stop, done: make(chan struct{})}
+		w := &watcher{name: c.name + "/observer of " + name}
 		r.watchers = append(r.watchers, w)
-		go func() {
-			defer close(w.done)
+		r.watching.Go(func() {
 			for {
 				err := w.observe(ctx, r.tape, c.etcd, name)
 				if ctx.Err() != nil {
@@ -119,7 +119,7 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 				r.tape.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Outcome: history.Failed})
 				sleep(ctx, 50*time.Millisecond)
 			}
-		}()
+		})
 	}
 }
 
@@ -170,9 +170,9 @@ func (r *round) settle(ctx context.Context) {
 	})
 	for _, w := range r.watchers {
 		r.eventually(ctx, w.current)
-		w.stop()
-		<-w.done
 	}
+	r.unwatch()
+	r.watching.Wait()
 	r.out.close()
 	catching, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
