@@ -86,13 +86,9 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 		p.join(ctx, 0)
 		p.start(&unaware, func(w *witness) { w.until(working, 3, accepted, told, explained) })
 	}
-	if !inTime(&old, stop) {
-		r.complain("I9", "not every witness got an error that reports the restore, %v after the cluster was back", patience)
-	}
+	r.await(&old, stop, "not every witness got an error that reports the restore")
 	r.leave(ctx, r.parties[:existing]) // their keys have come back and block others
-	if !inTime(&unaware, stop) {
-		r.complain("I9", "newcomers were not served in %v", patience)
-	}
+	r.await(&unaware, stop, "newcomers were not served")
 	r.leave(ctx, r.parties[existing:])
 	r.raiseEra(ctx)
 }
@@ -133,11 +129,13 @@ func (r *restoration) raiseEra(ctx context.Context) {
 	wg.Wait()
 }
 
-// inTime waits for workers, and stops them after the patience. It reports whether they ended before that.
-func inTime(workers *sync.WaitGroup, stop func()) bool {
+// await waits for workers. After the patience it stops them and complains.
+func (r *restoration) await(workers *sync.WaitGroup, stop func(), otherwise string) {
 	late := time.AfterFunc(patience, stop)
 	workers.Wait()
-	return late.Stop()
+	if !late.Stop() {
+		r.complain("I9", "%s in %v", otherwise, patience)
+	}
 }
 
 // join opens a session. leave closes it.

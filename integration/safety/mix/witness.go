@@ -28,7 +28,6 @@ type witness struct {
 	*party
 	*worker
 	stays bool // it holds the name party.stays until it is lost, again and again
-	turns int
 }
 
 func (p *party) start(wg *sync.WaitGroup, work func(*witness)) {
@@ -54,8 +53,7 @@ func (w *witness) until(ctx context.Context, many int, wanted ...fate) (n int) {
 
 // turn acquires a name in a random way, writes and releases.
 func (w *witness) turn(ctx context.Context) (f fate) {
-	w.turns++
-	name := w.rush[(w.turns+w.rng.IntN(2))%len(w.rush)]
+	name := pick(w.rng, w.rush)
 	if w.stays {
 		name = w.party.stays
 	}
