@@ -2,6 +2,7 @@ package mix
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"net/http"
 	"regexp"
@@ -202,24 +203,23 @@ func (r *run) closeSessions(ctx context.Context) {
 			r.report.violate(0, "end", "close the session of %s: %v", c.name, err)
 		}
 	}
-	var keys []string
+	var left []string
 	await(ctx, served, func(ctx context.Context) (_ bool, err error) {
-		keys, err = r.leftKeys(ctx, "")
-		return len(keys) == 0, err
-	})
-	if len(keys) > 0 {
-		r.report.violate(0, "I7", "keys are left after Close: %q", keys)
-	}
-	leases := 0
-	await(ctx, served, func(ctx context.Context) (bool, error) {
-		resp, err := r.etcd.Leases(ctx)
-		if err == nil {
-			leases = len(resp.Leases)
+		left, err = r.leftKeys(ctx, "")
+		if err != nil {
+			return false, err
 		}
-		return leases == 0, err
+		resp, err := r.etcd.Leases(ctx)
+		if err != nil {
+			return false, err
+		}
+		for _, l := range resp.Leases {
+			left = append(left, fmt.Sprintf("lease %x", l.ID))
+		}
+		return len(left) == 0, nil
 	})
-	if leases > 0 {
-		r.report.violate(0, "end", "%d leases are left %v after Close", leases, served)
+	if len(left) > 0 {
+		r.report.violate(0, "I7", "%v after Close there are left: %q", served, left)
 	}
 }
 
