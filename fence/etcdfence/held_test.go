@@ -1,140 +1,102 @@
 package etcdfence_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/etcdfence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
 
-// After the lock is lost a transaction does not run, even if it only reads. Other reads are not fenced.
-func TestNewKV_writesWhileHeld(t *testing.T) {
+// Keys of several queues come and go, on the lease in their name, on another one or on none. After each step, writes
+// under a hold are done if its key is still there, on its lease. Otherwise nothing runs, and the error reports the oldest
+// contender that is younger, unless many other keys precede it. Reads outside of transactions are not fenced.
+func TestNewKV_model(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)
-		for name, write := range writes {
-			key, h := contend(t, c.Client, "locks/a")
-			kv := newKV(t, c, h)
-			require.NoError(t, kv.Check(t.Context()))
-			srv.Put("d", "before")
-			require.NoError(t, write(t.Context(), kv, "d", name))
-			require.NotEqual(t, "before", contents(srv, "d")["d"], name)
-
-			require.True(t, srv.Delete(key))
-			rev := srv.Rev()
-			requireStale(t, write(t.Context(), kv, "d", "stale"), fence.StaleError{Resource: key, Token: h.token})
-			requireStale(t, kv.Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
-			require.Equal(t, rev, srv.Rev(), name)
-			requireStale(t, second(kv.Txn(t.Context()).Then(clientv3.OpGet("d")).Commit()), fence.StaleError{Resource: key, Token: h.token})
-			require.NoError(t, second(kv.Get(t.Context(), "d")))
-			require.NoError(t, second(kv.Do(t.Context(), clientv3.OpGet("d"))))
-		}
-	})
-}
-
-// A refused write reports the oldest contender that is younger than the lost hold, a writer or a reader. It reports
-// nobody else, and nobody if very many nested names precede the contender.
-func TestNewKV_reportsThePresentOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		granted, err := c.Grant(t.Context(), 3600)
-		require.NoError(t, err)
-		hex := fmt.Sprintf("%x", int64(granted.ID))
-		for n := range 20 {
-			enter(t, c.Client, fmt.Sprintf("locks/a/%s-older%d", hex, n), granted.ID)
-		}
-		key, h := contend(t, c.Client, "locks/a")
-		h.token, _ = fence.NewToken(3, h.token.Revision())
-		kv, stale := newKV(t, c, h), fence.StaleError{Resource: key, Token: h.token}
-		srv.Delete(key)
-		for other, id := range map[string]clientv3.LeaseID{
-			"locks/a/0-no-lease":                0,
-			"locks/a/" + hex + "/" + hex + "-0": granted.ID, // of the name "locks/a/" + hex
-			"locks/a/another-name":              granted.ID,
-			"locks/b/" + hex + "-0":             granted.ID,
-		} {
-			enter(t, c.Client, other, id)
-			requireStale(t, kv.Check(t.Context()), stale)
-		}
-		readerKey := "locks/a/r" + hex + "-0"
-		reader := enter(t, c.Client, readerKey, granted.ID)
-		nextKey, next := contend(t, c.Client, "locks/a")
-		stale.Highest, _ = fence.NewToken(3, reader.token.Revision())
-		stale.ByReader = true
-		requireStale(t, kv.Check(t.Context()), stale)
-		srv.Delete(readerKey)
-		stale.Highest, _ = fence.NewToken(3, next.token.Revision())
-		stale.ByReader = false
-		requireStale(t, second(kv.Put(t.Context(), "d", "")), stale)
-
-		srv.Delete(nextKey)
-		for n := range 20 {
-			srv.Put(fmt.Sprintf("locks/a/b/%d", n), "")
-		}
-		contend(t, c.Client, "locks/a")
-		requireStale(t, kv.Check(t.Context()), fence.StaleError{Resource: key, Token: h.token})
-	})
-}
-
-// A key that was deleted and put again, even with the same lease, is another hold.
-func TestNewKV_keyMadeAgainIsAnotherHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		granted, err := c.Grant(t.Context(), 3600)
-		require.NoError(t, err)
-		hex := fmt.Sprintf("%x", int64(granted.ID))
-		for _, key := range []string{"locks/a/" + hex, "locks/a/" + hex + "-0", "no-queue"} {
-			h := enter(t, c.Client, key, granted.ID)
-			kv := newKV(t, c, h)
-			enter(t, c.Client, key, granted.ID) // as etcd's Election.Proclaim does
-			require.NoError(t, kv.Check(t.Context()))
-			srv.Delete(key)
-			next := enter(t, c.Client, key, granted.ID)
-			stale := fence.StaleError{Resource: key, Token: h.token, Highest: next.token}
-			if key == "no-queue" {
-				stale.Highest = 0
-			}
-			requireStale(t, kv.Check(t.Context()), stale)
-			srv.Delete(key)
-		}
-	})
-}
-
-// A key that somebody has written without its lease keeps its create revision but is no contender: the next in the
-// queue holds the lock.
-func TestNewKV_keyTakenOffItsLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, c := start(t)
-		other, err := c.Grant(t.Context(), 3600)
-		require.NoError(t, err)
-		for _, id := range []clientv3.LeaseID{0, other.ID} {
-			key, h := contend(t, c.Client, "locks/a")
-			_, next := contend(t, c.Client, "locks/a")
-			require.NoError(t, newKV(t, c, h).Check(t.Context()))
-			enter(t, c.Client, key, id)
-			stale := fence.StaleError{Resource: key, Token: h.token, Highest: next.token}
-			requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "stale")), stale)
-			require.NoError(t, newKV(t, c, next).Check(t.Context()))
-			require.Empty(t, contents(srv, "d"))
-			_, err := c.Delete(t.Context(), "locks/", clientv3.WithPrefix())
+		ctx, leases := t.Context(), []clientv3.LeaseID{0}
+		for range 2 {
+			granted, err := c.Grant(ctx, 3600)
 			require.NoError(t, err)
+			leases = append(leases, granted.ID)
 		}
-		for _, key := range []string{"locks/a/-1f-0", "locks/a/r1f-0"} { // a negative lease, a reader
-			h := enter(t, c.Client, key, other.ID)
-			require.ErrorIs(t, newKV(t, c, h).Check(t.Context()), fence.ErrStale, key)
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		r := rand.New(rand.NewPCG(seed, 0))
+		forms := []string{
+			"n/%x", "n/%x-0", "n/r%x-0", "n/r%x-1", "n/-%x-0", "n/%[1]x/%[1]x-0", "m/%x-0", "n/~%x", "n/m/%x", "n/name/%x", "n/z/z%x", "n/name%x", "queue-of-none-%x",
 		}
-		h := enter(t, c.Client, "no-queue", other.ID)
-		enter(t, c.Client, "no-queue", 0)
-		require.ErrorIs(t, newKV(t, c, h).Check(t.Context()), fence.ErrStale)
+		refusal := func(h holder) error {
+			stale := &fence.StaleError{Resource: string(h.cmp.KeyBytes()), Token: h.token}
+			queued, younger := stale.Resource[:strings.LastIndexByte(stale.Resource, '/')+1], []*mvccpb.KeyValue(nil)
+			for _, kv := range srv.Keys(queued) {
+				_, formed := queue.FormOf(kv.Key)
+				switch {
+				case kv.CreateRevision > h.token.Revision():
+					younger = append(younger, kv)
+				case kv.CreateRevision == h.token.Revision() && (queue.Contends(queued, kv) || !formed && kv.Lease != 0):
+					return nil
+				}
+			}
+			slices.SortFunc(younger, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
+			younger = younger[:min(len(younger), 8)]
+			owner := slices.IndexFunc(younger, func(kv *mvccpb.KeyValue) bool { return queued != "" && queue.Contends(queued, kv) })
+			if owner >= 0 {
+				stale.Highest, _ = fence.NewToken(3, younger[owner].CreateRevision)
+				stale.ByReader = strings.HasPrefix(string(younger[owner].Key), queued+"r")
+			}
+			return stale
+		}
+		var holds []holder
+		for step := range 120 {
+			named := leases[r.IntN(len(leases))]
+			key := fmt.Sprintf(forms[r.IntN(len(forms))], int64(named))
+			switch r.IntN(8) {
+			case 0, 1, 2:
+				srv.Delete(key)
+			case 3:
+				enter(t, c.Client, key, leases[r.IntN(len(leases))])
+			default:
+				h := enter(t, c.Client, key, named)
+				h.token, _ = fence.NewToken(3, h.token.Revision())
+				holds = append(holds, h)
+			}
+			for n := 0; step%30 == 29 && n < 9; n++ {
+				srv.Put(fmt.Sprintf("n/many/%d", step+n), "")
+			}
+			for _, back := range []int{1, 2, 3, 5, 8, 13} {
+				if back > len(holds) {
+					break
+				}
+				kv, rev := newKV(t, c, holds[len(holds)-back]), srv.Rev()
+				want := refusal(holds[len(holds)-back])
+				require.Equal(t, want, kv.Check(ctx))
+				require.NoError(t, second(kv.Get(ctx, "d")))
+				require.NoError(t, second(kv.Do(ctx, clientv3.OpGet("d"))))
+				require.Equal(t, want, second(kv.Txn(ctx).Then(clientv3.OpGet("d")).Commit()))
+				require.Equal(t, rev, srv.Rev())
+				for name, write := range writes {
+					value := fmt.Sprint(name, step, back)
+					require.Equal(t, want, write(ctx, kv, "d", value))
+					require.Equal(t, want == nil, contents(srv, "d")["d"] == value)
+				}
+				require.Equal(t, want == nil, srv.Rev() > rev)
+			}
+		}
 	})
 }
 

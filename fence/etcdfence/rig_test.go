@@ -99,13 +99,6 @@ func contents(srv *fakeetcd.Server, prefix string) map[string]string {
 	return all
 }
 
-// requireStale checks a refusal.
-func requireStale(t *testing.T, err error, want fence.StaleError) {
-	t.Helper()
-	require.ErrorIs(t, err, fence.ErrStale)
-	require.Equal(t, &want, err)
-}
-
 // second returns only the error of a call.
 func second[T any](_ T, err error) error { return err }
 

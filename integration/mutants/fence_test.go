@@ -168,11 +168,11 @@ var fenceMutants = table{
 	"fence/etcdfence/held.go": {
 		"etcdfence: no fence while a lock is held": {
 			"etcd.Commit(ctx, h.kv, [-h.cmps-]{+nil+},",
-			killer{inEtcdfence, "TestNewKV_writesWhileHeld", `requireStale(t, write(t.Context(), kv, "d", "stale")`},
+			killer{inEtcdfence, "TestNewKV_model", `require.Equal(t, want, kv.Check(ctx))`},
 		},
 		"etcdfence: a lock whose key was taken off its lease counts as held": {
 			"[]clientv3.Cmp{cmp.Clone()[-, onLease(key)-]}",
-			killer{inEtcdfence, "TestNewKV_keyTakenOffItsLease", `requireStale(t, second(newKV(t, c, h).Put(t.Context(), "d", "stale"))`},
+			killer{inEtcdfence, "TestNewKV_model", `require.Equal(t, want, kv.Check(ctx))`},
 		},
 	},
 	"fence/internal/admission/marks.go": {
