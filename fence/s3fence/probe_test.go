@@ -17,174 +17,137 @@ import (
 	"github.com/leasefence/leasefence/fence/s3fence"
 )
 
-// slow lets time pass before a write and after each request, so that requests overlap.
-func slow(next tripper) tripper {
-	return func(r *http.Request) (*http.Response, error) {
-		pause := time.Millisecond
-		if r.Method == http.MethodPut {
-			time.Sleep(pause)
-			pause *= 5
-		}
-		resp, err := next(r)
-		time.Sleep(pause)
-		return resp, err
-	}
-}
-
-// strip acts like a server that does not know some headers.
-func strip(headers ...string) func(tripper) tripper {
-	return func(next tripper) tripper {
-		return slow(func(r *http.Request) (*http.Response, error) {
-			for _, h := range headers {
-				r.Header.Del(h)
-			}
-			return next(r)
-		})
-	}
-}
-
-// racy checks the condition first and then writes, in two steps, as a gateway to a file system is likely to.
-func racy(next tripper) tripper {
-	write := strip("If-Match", "If-None-Match")(next)
-	return func(r *http.Request) (*http.Response, error) {
-		if r.Method == http.MethodPut {
-			get := r.Clone(r.Context())
-			get.Method = http.MethodGet
-			old, err := next(get)
-			if err != nil {
-				return nil, err
-			}
-			if match := r.Header.Get("If-Match"); match != old.Header.Get("Etag") {
-				return reply(r, http.StatusPreconditionFailed, "", []byte(`<Error><Code>PreconditionFailed</Code></Error>`)), nil
-			}
-		}
-		return write(r)
-	}
-}
-
 // version is a content and its ETag.
 type version struct{ body, etag string }
 
-// torn answers the reads that when selects with a mixture of the last two versions of the object, made by tear. It knows
-// how many writes of the object are under way and how many there have been.
-func torn(when func(writing, puts int) bool, tear func(before, last version) version) func(tripper) tripper {
-	return func(next tripper) tripper {
-		var mu sync.Mutex // guards the maps
-		versions, writing, puts := map[string][2]version{}, map[string]int{}, map[string]int{}
-		return func(r *http.Request) (*http.Response, error) {
-			path := r.URL.Path
-			mu.Lock()
-			defer mu.Unlock()
-			sleep := func(d time.Duration) {
-				mu.Unlock()
-				time.Sleep(d)
-				mu.Lock()
-			}
-			if r.Method != http.MethodPut {
-				defer sleep(time.Millisecond)
-				if v := versions[path]; r.Method == http.MethodGet && v[0].etag != "" && when(writing[path], puts[path]) {
-					mixed := tear(v[0], v[1])
-					return reply(r, http.StatusOK, mixed.etag, []byte(mixed.body)), nil
-				}
-				return next(r)
-			}
-			writing[path]++
-			puts[path]++
-			sleep(time.Millisecond)
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				return nil, err
-			}
-			r.Body = io.NopCloser(bytes.NewReader(body))
-			resp, err := next(r)
-			if err == nil && resp.StatusCode == http.StatusOK {
-				versions[path] = [2]version{versions[path][1], {string(body), resp.Header.Get("Etag")}}
-			}
-			sleep(5 * time.Millisecond)
-			writing[path]--
-			return resp, err
-		}
+// object is what an endpoint knows of an object.
+type object struct {
+	before, last  version // the last two
+	puts, writing int     // all writes, and those under way
+}
+
+// endpoint is a store with a flaw. Its requests take time, so they overlap.
+type endpoint struct {
+	store   memory
+	unknown []string                                       // headers that it does not know
+	racy    bool                                           // it compares and then writes, as a gateway to a file system is likely to
+	read    func(o object) version                         // what it returns of two versions; nil: the last
+	defers  func(nth, objects int) (status int, done bool) // its answer to the nth write of an object; 0: as usual
+
+	mu      sync.Mutex // guards objects
+	objects map[string]*object
+}
+
+func (e *endpoint) RoundTrip(r *http.Request) (*http.Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	pause := func(d time.Duration) {
+		e.mu.Unlock()
+		time.Sleep(d)
+		e.mu.Lock()
 	}
+	if e.objects[r.URL.Path] == nil {
+		e.objects[r.URL.Path] = new(object)
+	}
+	o := e.objects[r.URL.Path]
+	if r.Method != http.MethodPut {
+		defer pause(time.Millisecond)
+		if r.Method == http.MethodGet && e.read != nil && o.before.etag != "" {
+			v := e.read(*o)
+			return reply(r, http.StatusOK, v.etag, []byte(v.body)), nil
+		}
+		return e.store.RoundTrip(r)
+	}
+	o.puts++
+	o.writing++
+	defer func() { o.writing-- }()
+	defer pause(5 * time.Millisecond)
+	status, done := 0, true
+	if e.defers != nil {
+		status, done = e.defers(o.puts, len(e.objects))
+	}
+	if e.racy && r.Header.Get("If-Match") != o.last.etag {
+		status, done = http.StatusPreconditionFailed, false
+	}
+	pause(time.Millisecond)
+	for _, h := range e.unknown {
+		r.Header.Del(h)
+	}
+	refusal := reply(r, status, "", []byte("<Error><Code>Deferred</Code></Error>"))
+	if !done {
+		return refusal, nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	resp, err := e.store.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusOK {
+		o.before, o.last = o.last, version{string(body), resp.Header.Get("Etag")}
+	}
+	if status != 0 {
+		return refusal, err
+	}
+	return resp, err
 }
 
 // deferring answers some writes with a status: the first of each object, or if races is set all that compete to create
 // one. Of those, done are done before.
-func deferring(status int, races bool, done int) func(tripper) tripper {
-	return func(next tripper) tripper {
-		var mu sync.Mutex // guards the map
-		puts := map[string]int{}
-		return slow(func(r *http.Request) (*http.Response, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if r.Method == http.MethodPut {
-				puts[r.URL.Path]++
-				n := puts[r.URL.Path]
-				if !races && n == 1 || races && len(puts) > 1 && n <= 16 {
-					if n <= done {
-						if _, err := next(r); err != nil {
-							return nil, err
-						}
-					}
-					return reply(r, status, "", []byte("<Error><Code>Deferred</Code></Error>")), nil
-				}
-			}
-			return next(r)
-		})
+func deferring(status int, races bool, done int) func(nth, objects int) (int, bool) {
+	return func(nth, objects int) (int, bool) {
+		if !races && nth == 1 || races && objects > 1 && nth <= 16 {
+			return status, nth <= done
+		}
+		return 0, true
 	}
 }
-
-// clock is an endpoint whose ETag is the time of the write, in seconds.
-func clock(next tripper) tripper {
-	const now = `"1795362355"`
-	return func(r *http.Request) (*http.Response, error) {
-		if r.Header.Get("If-Match") == now {
-			r.Header.Del("If-Match")
-		}
-		resp, err := next(r)
-		if err == nil && resp.Header.Get("Etag") != "" {
-			resp.Header.Set("Etag", now)
-		}
-		return resp, err
-	}
-}
-
-func meanwhile(writing, _ int) bool { return writing > 0 }
-
-func late(before, _ version) version { return before }
 
 func TestBucket_Probe(t *testing.T) {
+	const match, noneMatch = "If-Match", "If-None-Match"
 	mixed := 0
 	for name, tt := range map[string]struct {
-		through func(tripper) tripper
-		want    string // "": the endpoint is safe
+		at   *endpoint
+		want string // "": the endpoint is safe
 	}{
-		"safe": {strip(), ""},
-		"reads are torn without harm, as by a gateway to a file system": {torn(meanwhile, func(before, last version) version {
+		"safe": {&endpoint{}, ""},
+		"reads are torn without harm, as by a gateway to a file system": {&endpoint{read: func(o object) version {
+			if o.writing == 0 {
+				return o.last
+			}
 			mixed++
-			return version{last.body, before.etag}
-		}), ""},
-		"writes are deferred":            {deferring(http.StatusTooManyRequests, false, 0), ""},
-		"all conflict, and none is done": {deferring(http.StatusConflict, true, 0), ""},
-		"all conflict, and one is done":  {deferring(http.StatusConflict, true, 1), "all concurrent writes were refused, but one"},
-		"the ETag is a time":             {clock, "two contents had the same ETag"},
-		"If-Match ignored":               {strip("If-Match"), "ignored If-Match with an old ETag"},
-		"If-None-Match ignored":          {strip("If-None-Match"), "ignored If-None-Match: * on an object that exists"},
-		"both ignored":                   {strip("If-Match", "If-None-Match"), "ignored If-Match with an ETag of no object"},
-		"compares, then writes":          {racy, "of concurrent writes with the same If-None-Match: * more than one was done"},
-		"reads are torn": {torn(meanwhile, func(before, last version) version {
-			return version{before.body, last.etag}
-		}), "a read returned a content with the ETag of a later write"},
-		"reads are late": {torn(func(int, int) bool { return true }, late), "a read after a write returned another version"},
-		"reads are late in races": {
-			torn(func(_, puts int) bool { return puts > 16 }, late), "If-Match a read did not return the one that was done",
+			return version{o.last.body, o.before.etag}
+		}}, ""},
+		"writes are deferred":            {&endpoint{defers: deferring(http.StatusTooManyRequests, false, 0)}, ""},
+		"all conflict, and none is done": {&endpoint{defers: deferring(http.StatusConflict, true, 0)}, ""},
+		"all conflict, and one is done":  {&endpoint{defers: deferring(http.StatusConflict, true, 1)}, "all concurrent writes were refused, but one"},
+		"the ETag is a time":             {&endpoint{store: memory{clock: `"1795362355"`}}, "two contents had the same ETag"},
+		"If-Match ignored":               {&endpoint{unknown: []string{match}}, "ignored If-Match with an old ETag"},
+		"If-None-Match ignored":          {&endpoint{unknown: []string{noneMatch}}, "ignored If-None-Match: * on an object that exists"},
+		"both ignored":                   {&endpoint{unknown: []string{match, noneMatch}}, "ignored If-Match with an ETag of no object"},
+		"compares, then writes": {
+			&endpoint{racy: true, unknown: []string{match, noneMatch}}, "of concurrent writes with the same If-None-Match: * more than one was done",
 		},
+		"reads are torn": {&endpoint{read: func(o object) version {
+			if o.writing == 0 {
+				return o.last
+			}
+			return version{o.before.body, o.last.etag}
+		}}, "a read returned a content with the ETag of a later write"},
+		"reads are late": {&endpoint{read: func(o object) version { return o.before }}, "a read after a write returned another version"},
+		"reads are late in races": {&endpoint{read: func(o object) version {
+			if o.puts <= 16 {
+				return o.last
+			}
+			return o.before
+		}}, "If-Match a read did not return the one that was done"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var store memory
-				b := newBucket(t, tt.through(store.RoundTrip), s3fence.Options{})
+				tt.at.objects = map[string]*object{}
+				b := newBucket(t, tt.at.RoundTrip, s3fence.Options{})
 				err := b.Probe(t.Context())
-				require.Empty(t, store.objects, "the probe left something behind")
+				require.Empty(t, tt.at.store.objects, "the probe left something behind")
 				if tt.want == "" {
 					require.NoError(t, err)
 					return
