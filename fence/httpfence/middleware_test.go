@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -22,15 +23,19 @@ import (
 func TestMiddleware_methods(t *testing.T) {
 	middleware, err := httpfence.NewMiddleware(orders, new(fence.Guard).CheckContext, httpfence.Options{})
 	require.NoError(t, err)
-	server := serve(t, middleware(nil))
+	answer := func(method string) *http.Response {
+		w := httptest.NewRecorder()
+		middleware(nil).ServeHTTP(w, httptest.NewRequest(method, "/", nil))
+		return w.Result()
+	}
 	vary := []string{httpfence.Header, httpfence.ReadHeader, httpfence.LockHeader}
 	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions} {
-		resp, _ := send(t, method, server.URL, "")
+		resp := answer(method)
 		require.Equal(t, http.StatusNotFound, resp.StatusCode, "%s reaches the handler, which is nil", method)
 		require.Equal(t, vary, resp.Header.Values("Vary"), "whether it has a token or not")
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, "MKCOL"} {
-		resp, _ := send(t, method, server.URL, "")
+		resp := answer(method)
 		require.Equal(t, http.StatusPreconditionRequired, resp.StatusCode, method)
 		require.Empty(t, resp.Header.Values("Vary"))
 	}
@@ -46,57 +51,46 @@ func TestOptions_Refuse(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 		}})
 	require.NoError(t, err)
-	resp, _ := send(t, http.MethodPost, serve(t, middleware(nil)).URL, "", "54")
+	resp, _ := request(t.Context(), middleware(nil), 54, nil)
 	require.Equal(t, http.StatusTeapot, resp.StatusCode)
 	require.ErrorIs(t, seen, errStore)
 }
 
 func TestNewMiddleware_namesWhatIsWrong(t *testing.T) {
-	check := new(fence.Guard).CheckContext
-	_, err := httpfence.NewMiddleware(nil, check, httpfence.Options{})
-	require.EqualError(t, err, "httpfence: resource is nil, want a function")
-	_, err = httpfence.NewMiddleware(orders, nil, httpfence.Options{})
-	require.EqualError(t, err, "httpfence: check is nil, want a function")
-	_, err = httpfence.NewAtomicMiddleware(nil, new(fence.Guard), httpfence.Options{})
-	require.EqualError(t, err, "httpfence: resource is nil, want a function")
-	_, err = httpfence.NewAtomicMiddleware(orders, nil, httpfence.Options{})
-	require.EqualError(t, err, "httpfence: guard is nil, want a *fence.Guard")
-	_, err = httpfence.NewAtomicMiddleware(orders, new(fence.Guard), httpfence.Options{MaxBody: -1})
-	require.EqualError(t, err, "httpfence: Options.MaxBody is -1, want 1 or more, or 0 for 1 MiB")
-	g := new(fence.Guard)
-	_, err = httpfence.NewAtomicMiddleware(orders, g, httpfence.Options{CheckRead: g.CheckReadContext})
-	require.EqualError(t, err, "httpfence: Options.CheckRead is set, want nil: NewAtomicMiddleware checks with its guard")
+	g, none := new(fence.Guard), httpfence.Options{}
+	of := func(_ any, err error) error { return err }
+	for want, err := range map[string]error{
+		"resource is nil, want a function":                      of(httpfence.NewMiddleware(nil, g.CheckContext, none)),
+		"check is nil, want a function":                         of(httpfence.NewMiddleware(orders, nil, none)),
+		"guard is nil, want a *fence.Guard":                     of(httpfence.NewAtomicMiddleware(orders, nil, none)),
+		"Options.MaxBody is -1, want 1 or more, or 0 for 1 MiB": of(httpfence.NewAtomicMiddleware(orders, g, httpfence.Options{MaxBody: -1})),
+		"Options.CheckRead is set, want nil: NewAtomicMiddleware checks with its guard": of(
+			httpfence.NewAtomicMiddleware(orders, g, httpfence.Options{CheckRead: g.CheckReadContext})),
+	} {
+		require.EqualError(t, err, "httpfence: "+want)
+	}
 }
 
-func TestNewAtomicMiddleware_boundsTheBody(t *testing.T) {
+// A request whose body is too large or breaks off does not reach the handler and raises no mark.
+func TestNewAtomicMiddleware_readsTheBodyFirst(t *testing.T) {
 	var g fence.Guard
-	var got string
-	server := serve(t, atomicly(t, &g, httpfence.Options{MaxBody: 8})(http.HandlerFunc(
-		func(_ http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			got = string(body)
-			if err != nil {
-				t.Error(err)
-			}
-		})))
-	resp, body := send(t, http.MethodPost, server.URL, "an order.", "54")
-	requireProblem(t, resp, body, http.StatusRequestEntityTooLarge, "about:blank")
-	require.Empty(t, got)
-	require.Empty(t, g.Marks(), "a request that did not arrive whole raises no mark")
-
-	resp, _ = send(t, http.MethodPost, server.URL, "an order", "54")
-	require.Equal(t, http.StatusOK, resp.StatusCode)
-	require.Equal(t, "an order", got)
-}
-
-func TestNewAtomicMiddleware_brokenBody(t *testing.T) {
-	var g fence.Guard
-	handler := atomicly(t, &g, httpfence.Options{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		t.Error("the handler has run")
+	var got []byte
+	handler := atomicly(t, &g, httpfence.Options{MaxBody: 8})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		got, _ = io.ReadAll(r.Body)
 	}))
-	resp, body := request(t.Context(), handler, 54, iotest.ErrReader(io.ErrUnexpectedEOF))
-	requireProblem(t, resp, body, http.StatusBadRequest, "about:blank")
-	require.Empty(t, g.Marks())
+	for status, body := range map[int]io.Reader{
+		http.StatusRequestEntityTooLarge: strings.NewReader("an order."),
+		http.StatusBadRequest:            iotest.ErrReader(io.ErrUnexpectedEOF),
+	} {
+		resp, text := request(t.Context(), handler, 54, body)
+		require.Equal(t, status, resp.StatusCode)
+		require.Equal(t, "about:blank", problemType(t, resp, text))
+		require.Nil(t, got)
+		require.Empty(t, g.Marks())
+	}
+	resp, _ := request(t.Context(), handler, 54, strings.NewReader("an order"))
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Equal(t, "an order", string(got))
 }
 
 // request serves one request with a token, without a network, and returns the response and its body.
@@ -109,33 +103,15 @@ func request(ctx context.Context, h http.Handler, token fence.Token, body io.Rea
 }
 
 // http.TimeoutHandler answers while its handler still runs. Inside the middleware that would let in a newer token
-// before the handler's write.
+// before the handler's write, so no such handler runs, also behind two muxes.
 func TestNewAtomicMiddleware_timeoutHandlerInside(t *testing.T) {
-	for name, wrap := range map[string]func(http.Handler) http.Handler{
-		"directly": func(h http.Handler) http.Handler { return h },
-		"behind two muxes": func(h http.Handler) http.Handler {
-			inner, outer := http.NewServeMux(), http.NewServeMux()
-			inner.Handle("POST /", h)
-			outer.Handle("/", inner)
-			return outer
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var g fence.Guard
-				claimed, late := make(chan struct{}), false
-				slow := http.TimeoutHandler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-					<-claimed
-					late = true
-				}), time.Second, "")
-				resp, _ := request(t.Context(), atomicly(t, &g, httpfence.Options{})(wrap(slow)), 41, nil)
-				require.NoError(t, g.Claim("orders", 54))
-				close(claimed)
-				synctest.Wait()
-				require.False(t, late, "41 has written after the claim of 54")
-				require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
-			})
-		})
+	slow := http.TimeoutHandler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it has run") }), time.Second, "")
+	inner, outer := http.NewServeMux(), http.NewServeMux()
+	inner.Handle("POST /", slow)
+	outer.Handle("/", inner)
+	for _, h := range []http.Handler{slow, outer} {
+		resp, _ := request(t.Context(), atomicly(t, new(fence.Guard), httpfence.Options{})(h), 41, nil)
+		require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
 	}
 }
 

@@ -108,15 +108,6 @@ func serve(t *testing.T, handler http.Handler) *httptest.Server {
 	return server
 }
 
-// send sends a request with the header's values as they are, and returns the response with its body read.
-func send(t *testing.T, method, url, body string, tokens ...string) (*http.Response, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	require.NoError(t, err)
-	r.Header[httpfence.Header] = tokens
-	return do(t, http.DefaultClient, r)
-}
-
 func do(t *testing.T, client *http.Client, r *http.Request) (*http.Response, string) {
 	t.Helper()
 	resp, err := client.Do(r)
@@ -125,13 +116,6 @@ func do(t *testing.T, client *http.Client, r *http.Request) (*http.Response, str
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	return resp, string(body)
-}
-
-// requireProblem checks the status and the type of a problem.
-func requireProblem(t *testing.T, resp *http.Response, body string, status int, kind string) {
-	t.Helper()
-	require.Equal(t, status, resp.StatusCode, body)
-	require.Equal(t, kind, problemType(t, resp, body))
 }
 
 // problemType checks a problem of RFC 9457 and returns its type.
