@@ -107,10 +107,7 @@ func TestKV_answersAsWithout(t *testing.T) {
 				}
 				seed := rand.Uint64()
 				t.Logf("seed %d", seed)
-				r := &requests{
-					rand.New(rand.NewPCG(seed, 1)), without.Leases()[0].ID,
-					func() int64 { return without.Rev() - 1 },
-				}
+				r := &requests{rand.New(rand.NewPCG(seed, 1)), without.Leases()[0].ID}
 
 				refused, changes := 0, 0
 				for range steps {
