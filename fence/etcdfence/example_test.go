@@ -53,10 +53,10 @@ func ExampleNewKV() {
 	// 42 pages
 }
 
-// The caller's own comparisons choose between Then and Else as usual. Neither runs if the token is stale.
-func ExampleKV_Txn() {
-	ctx := context.Background()
-	client, stop := connect()
+// The holders' locks are in another cluster. The mark in the data's cluster decides whose writes are too late. The
+// caller's own comparisons choose between Then and Else as usual. Neither runs if the token is stale.
+func ExampleMarks() {
+	client, stop := connect() // of the data's cluster
 	defer stop()
 	marks, err := etcdfence.NewMarks(client, etcdfence.Options{})
 	if err != nil {
@@ -66,9 +66,9 @@ func ExampleKV_Txn() {
 	if err != nil {
 		log.Fatal(err)
 	}
-
-	sell := func(token fence.Token) {
-		ctx := fence.NewContext(ctx, token) // a lock's context carries its token
+	paused := fence.NewContext(context.Background(), 41) // a lock's context carries its token
+	successor := fence.NewContext(context.Background(), 54)
+	sell := func(ctx context.Context) {
 		resp, err := kv.Txn(ctx).
 			If(clientv3.Compare(clientv3.Value("stock/apples"), "=", "1")).
 			Then(clientv3.OpPut("stock/apples", "0")).
@@ -80,45 +80,19 @@ func ExampleKV_Txn() {
 		}
 		fmt.Println("sold:", resp.Succeeded)
 	}
-	if _, err := client.Put(ctx, "stock/apples", "1"); err != nil {
-		log.Fatal(err)
-	}
-	sell(54)
-	sell(54)
-	sell(41)
-	// Output:
-	// sold: true
-	// sold: false
-	// fence: stale token 41 for "stock": highest seen is 54
-}
 
-// The holders' locks are in another cluster. The mark in the data's cluster decides whose writes are too late.
-func ExampleMarks() {
-	client, stop := connect() // of the data's cluster
-	defer stop()
-	marks, err := etcdfence.NewMarks(client, etcdfence.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	kv, err := marks.KV("orders")
-	if err != nil {
-		log.Fatal(err)
-	}
-	paused := fence.NewContext(context.Background(), 41)
-	successor := fence.NewContext(context.Background(), 54)
-
-	_, err = kv.Put(paused, "orders/1", "packed")
+	_, err = kv.Put(paused, "stock/apples", "1")
 	fmt.Println("first:", err)
-	fmt.Println("successor claims:", marks.Claim(successor, "orders"))
-	_, err = kv.Put(paused, "orders/1", "packed again")
-	fmt.Println("first, late:", err)
-	_, err = kv.Put(successor, "orders/1", "sent")
-	fmt.Println("successor:", err)
+	fmt.Println("successor claims:", marks.Claim(successor, "stock"))
+	sell(paused)
+	sell(successor)
+	sell(successor)
 	// Output:
 	// first: <nil>
 	// successor claims: <nil>
-	// first, late: fence: stale token 41 for "orders": highest seen is 54
-	// successor: <nil>
+	// fence: stale token 41 for "stock": highest seen is 54
+	// sold: true
+	// sold: false
 }
 
 // connect stands for clientv3.New.
