@@ -153,17 +153,17 @@ func TestUnary_failedCheckRefuses(t *testing.T) {
 }
 
 func TestNewServer_namesWhatIsNil(t *testing.T) {
-	_, err := grpcfence.NewServer(nil, new(fence.Guard).CheckContext, grpcfence.Options{})
-	require.EqualError(t, err, "grpcfence: resource is nil, want a function")
-	_, err = grpcfence.NewServer(orders, nil, grpcfence.Options{})
-	require.EqualError(t, err, "grpcfence: check is nil, want a function")
-	_, err = grpcfence.NewAtomicServer(nil, new(fence.Guard), grpcfence.Options{})
-	require.EqualError(t, err, "grpcfence: resource is nil, want a function")
-	_, err = grpcfence.NewAtomicServer(orders, nil, grpcfence.Options{})
-	require.EqualError(t, err, "grpcfence: guard is nil, want a *fence.Guard")
-	g := new(fence.Guard)
-	_, err = grpcfence.NewAtomicServer(orders, g, grpcfence.Options{CheckRead: g.CheckReadContext})
-	require.EqualError(t, err, "grpcfence: Options.CheckRead is set, want nil: NewAtomicServer checks with its guard")
+	g, none := new(fence.Guard), grpcfence.Options{}
+	of := func(_ *grpcfence.Server, err error) error { return err }
+	for want, err := range map[string]error{
+		"resource is nil, want a function":  of(grpcfence.NewAtomicServer(nil, g, none)),
+		"check is nil, want a function":     of(grpcfence.NewServer(orders, nil, none)),
+		"guard is nil, want a *fence.Guard": of(grpcfence.NewAtomicServer(orders, nil, none)),
+		"Options.CheckRead is set, want nil: NewAtomicServer checks with its guard": of(
+			grpcfence.NewAtomicServer(orders, g, grpcfence.Options{CheckRead: g.CheckReadContext})),
+	} {
+		require.EqualError(t, err, "grpcfence: "+want)
+	}
 }
 
 func TestServer_zero(t *testing.T) {
