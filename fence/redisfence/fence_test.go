@@ -14,16 +14,22 @@ import (
 	"github.com/leasefence/leasefence/fence/redisfence"
 )
 
+// hooked returns a client whose commands run h.
+func hooked(t *testing.T, h hook) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c.AddHook(h)
+	return c
+}
+
 // silent returns a client that fails the test if anything is sent.
 func silent(t *testing.T) *redis.Client {
 	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	c.AddHook(hook(func(context.Context, redis.Cmder, redis.ProcessHook) error {
+	return hooked(t, func(context.Context, redis.Cmder, redis.ProcessHook) error {
 		t.Error("something was sent")
 		return errors.New("not to be sent")
-	}))
-	return c
+	})
 }
 
 // hook runs instead of sending a command; it may call next to send the command.

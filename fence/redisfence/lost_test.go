@@ -65,6 +65,12 @@ func TestMarks_sentOnceThoughTheAnswerIsLost(t *testing.T) {
 
 // No answer that the guard's script cannot give counts as an acceptance.
 func TestMarks_strangeAnswer(t *testing.T) {
+	get := func(answer any) *redisfence.Marks {
+		return newFence(t, hooked(t, func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
+			cmd.(interface{ SetVal(any) }).SetVal(answer)
+			return nil
+		}))
+	}
 	for _, answer := range []any{
 		nil, "ok", int64(1),
 		[]any{},
@@ -74,8 +80,7 @@ func TestMarks_strangeAnswer(t *testing.T) {
 		[]any{"more", "x"},
 		map[any]any{"ok": nil},
 	} {
-		c := silentWith(t, answer)
-		for name, v := range verbs(newFence(t, c)) {
+		for name, v := range verbs(get(answer)) {
 			require.ErrorIs(t, call(t, v, 54, "orders"), redisfence.ErrUnknown, "%s: %v", name, answer)
 		}
 	}
@@ -89,21 +94,8 @@ func TestMarks_strangeAnswer(t *testing.T) {
 		[]any{int64(0), "ERR"},
 		slices.Repeat([]any{"x"}, 2),
 	} {
-		f := newFence(t, silentWith(t, []any{"ok", payload}))
-		require.ErrorIs(t, f.Set(as(t, 54), "orders", "a", 1), redisfence.ErrUnknown, "%v", payload)
+		require.ErrorIs(t, get([]any{"ok", payload}).Set(as(t, 54), "orders", "a", 1), redisfence.ErrUnknown, "%v", payload)
 	}
-}
-
-// silentWith returns a client that gets the same answer to every script, without a server.
-func silentWith(t *testing.T, answer any) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	c.AddHook(hook(func(_ context.Context, cmd redis.Cmder, _ redis.ProcessHook) error {
-		cmd.(interface{ SetVal(any) }).SetVal(answer)
-		return nil
-	}))
-	return c
 }
 
 // A payment whose answer was lost is still under way. Its holder reads, does not find the payment and pays again. Under

@@ -66,7 +66,7 @@ func (m *Marks) Probe(ctx context.Context) ([]Finding, error) {
 }
 
 func probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
-	text, err := c.Info(ctx).Result()
+	sections, err := c.InfoMap(ctx).Result()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,10 @@ func probe(ctx context.Context, c *redis.Client) ([]Finding, error) {
 	if _, refused := errors.AsType[redis.Error](err); err != nil && !refused {
 		return nil, err
 	}
-	info := parseInfo(text)
+	info := map[string]string{}
+	for _, section := range sections {
+		maps.Copy(info, section)
+	}
 	maps.Copy(info, config)
 	return judge(c.Options().Addr, info), nil
 }
@@ -104,15 +107,4 @@ func judge(server string, info map[string]string) []Finding {
 		add("connected_slaves", "a fail-over loses the marks that the promoted replica did not receive")
 	}
 	return found
-}
-
-// parseInfo reads the lines "name:value". Headings have no colon.
-func parseInfo(text string) map[string]string {
-	info := make(map[string]string)
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
-		}
-	}
-	return info
 }

@@ -67,9 +67,7 @@ func TestProbe_withoutConfig(t *testing.T) {
 
 // What a server does not report counts as unsafe.
 func TestProbe_nothingReported(t *testing.T) {
-	c := redis.NewClient(&redis.Options{})
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	c.AddHook(hook(func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil }))
+	c := hooked(t, func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil })
 	found, err := newFence(t, c).Probe(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"aof_enabled", "connected_slaves", "maxmemory_policy", "role"}, settings(found))
@@ -77,8 +75,7 @@ func TestProbe_nothingReported(t *testing.T) {
 }
 
 func TestProbe_serverGone(t *testing.T) {
-	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c := hooked(t, func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error { return next(ctx, cmd) })
 	found, err := newFence(t, c).Probe(t.Context())
 	require.ErrorContains(t, err, "redisfence: probe 127.0.0.1:1: ")
 	require.Nil(t, found)
