@@ -107,11 +107,11 @@ func TestKV_answersAsWithout(t *testing.T) {
 				}
 				seed := rand.Uint64()
 				t.Logf("seed %d", seed)
-				r := &requests{rand.New(rand.NewPCG(seed, 1)), without.Leases()[0].ID}
+				r, ops := rand.New(rand.NewPCG(seed, 1)), requests(without.Leases()[0].ID)
 
 				refused, changes := 0, 0
 				for range steps {
-					op, before := r.request(), without.Rev()
+					op, before := ops[r.IntN(len(ops))], without.Rev()
 					want, wantErr := do(t.Context(), plain, op)
 					got, err := do(with(t, token), kv, op)
 					require.Equal(t, wantErr, err)

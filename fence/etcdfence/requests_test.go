@@ -3,65 +3,33 @@ package etcdfence_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// requests makes random requests on few keys, so that they affect each other. The server refuses some of them.
-type requests struct {
-	*rand.Rand
-
-	lease clientv3.LeaseID
-}
-
-func (r *requests) key() string { return fmt.Sprintf("d/%d", r.IntN(5)) }
-
-func (r *requests) value() string { return fmt.Sprint(r.IntN(4)) }
-
-// some returns some of the options.
-func (r *requests) some(opts ...clientv3.OpOption) []clientv3.OpOption {
-	return slices.DeleteFunc(opts, func(clientv3.OpOption) bool { return r.IntN(2) == 0 })
-}
-
-// op returns a random operation, a transaction only if depth is not 0.
-func (r *requests) op(depth int) clientv3.Op {
-	switch n := r.IntN(8); {
-	case n < 2 && depth > 0:
-		return clientv3.OpTxn(r.body(depth - 1))
-	case n < 4:
-		return clientv3.OpPut(r.key(), r.value(), r.some(clientv3.WithPrevKV(), clientv3.WithLease(r.lease))...)
-	case n == 4: // refused without a lease of that name, or without a key
-		return clientv3.OpPut(r.key(), "", clientv3.WithIgnoreValue(), clientv3.WithLease(r.lease+clientv3.LeaseID(r.IntN(2))))
-	case n < 6:
-		return clientv3.OpDelete(r.key(), r.some(clientv3.WithPrevKV(), clientv3.WithRange("d/4"))...)
-	default:
-		return clientv3.OpGet(r.key(), r.some(clientv3.WithRange("d/9"), clientv3.WithLimit(2), clientv3.WithSerializable())...)
+// requests are operations of all kinds on few keys, so that they affect each other. The server refuses some of them.
+func requests(lease clientv3.LeaseID) []clientv3.Op {
+	ops := func(ops ...clientv3.Op) []clientv3.Op { return ops }
+	is := func(value string) []clientv3.Cmp {
+		return []clientv3.Cmp{clientv3.Compare(clientv3.Value("d/1"), "=", value)}
 	}
-}
-
-// body returns the parts of a transaction.
-func (r *requests) body(depth int) (cmps []clientv3.Cmp, then, otherwise []clientv3.Op) {
-	for range r.IntN(3) {
-		cmps = append(cmps, clientv3.Compare(clientv3.Value(r.key()), []string{"=", "!=", "<", ">"}[r.IntN(4)], r.value()))
-	}
-	for range r.IntN(4) {
-		then = append(then, r.op(depth))
-	}
-	for range r.IntN(4) {
-		otherwise = append(otherwise, r.op(depth))
-	}
-	return cmps, then, otherwise
-}
-
-// request returns an operation for Do, which Put, Delete and Txn share their code with.
-func (r *requests) request() clientv3.Op {
-	if r.IntN(2) == 0 {
-		return clientv3.OpTxn(r.body(2))
-	}
-	return r.op(2)
+	put, remove := clientv3.OpPut("d/1", "a", clientv3.WithPrevKV()), clientv3.OpDelete("d/1", clientv3.WithPrevKV())
+	read, other := clientv3.OpGet("d/", clientv3.WithPrefix(), clientv3.WithLimit(2)), clientv3.OpPut("d/2", "b")
+	third := clientv3.OpPut("d/3", "c")
+	nested := clientv3.OpTxn(is("a"), ops(remove, read), ops(clientv3.OpTxn(nil, ops(put, other), nil)))
+	return ops(
+		put, other, remove, read, nested,
+		clientv3.OpPut("d/1", "b", clientv3.WithLease(lease), clientv3.WithPrevKV()),
+		clientv3.OpDelete("d/", clientv3.WithPrefix(), clientv3.WithPrevKV()), clientv3.OpDelete("d/2"),
+		clientv3.OpTxn(nil, nil, nil), clientv3.OpTxn(nil, ops(read), nil), clientv3.OpTxn(nil, ops(read, put), nil),
+		clientv3.OpTxn(nil, nil, ops(put)), clientv3.OpTxn(is("b"), nil, nil), clientv3.OpTxn(is("a"), ops(remove), nil),
+		clientv3.OpTxn(is("b"), ops(read, put), ops(remove, read)), clientv3.OpTxn(is("a"), ops(third, nested), ops(nested, third)),
+		clientv3.OpPut("d/1", "", clientv3.WithIgnoreValue()),      // refused if there is no value
+		clientv3.OpPut("d/2", "c", clientv3.WithLease(lease+1)),    // refused, since there is no such lease
+		clientv3.OpTxn(nil, ops(read), ops(put, put)),              // refused, since it puts one key twice
+		clientv3.OpTxn(is("a"), ops(other, put, nested), ops(put)), // the same, in its inner transaction
+	)
 }
 
 // do makes a request and returns the answer as text.
