@@ -50,6 +50,16 @@ func TestGuard_refusesBadInput(t *testing.T) {
 			require.EqualError(t, err, want)
 		}
 	}
+	for lock, want := range map[string]string{
+		"":                        "fence: invalid token: its lock's name has 0 bytes, want 1 to 2304",
+		strings.Repeat("l", 2305): "fence: invalid token: its lock's name has 2305 bytes, want 1 to 2304",
+		"a\x00":                   `fence: invalid token: its lock's name is "a\x00", want UTF-8 without NUL`,
+		"\xff":                    `fence: invalid token: its lock's name is "\xff", want UTF-8 without NUL`,
+	} {
+		require.EqualError(t, g.Move("rows", 54, lock), want)
+		require.EqualError(t, g.LoadLocks(map[string]string{"rows": lock, "other": "l"}), want+` (resource "rows")`)
+		require.EqualError(t, g.CheckContext(of(t, lock, 54), "rows", 54), want)
+	}
 	require.Empty(t, g.Marks())
 	require.Empty(t, g.Locks())
 }

@@ -70,7 +70,6 @@ func (w Wire) Run(t *testing.T) {
 		"values of the caller":               w.valuesOfTheCaller,
 		"a wait ends with its context":       w.waitEnds,
 		"only atomic cannot be overtaken":    w.overtaken,
-		"work ends before the next token":    w.endsTheWork,
 		"a handler that panics":              w.panics,
 		"a failed check leaks nothing":       w.failedCheck,
 		"others beside a reader":             w.besideAReader,

@@ -32,48 +32,30 @@ func (w Wire) waitEnds(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// While the handler of an atomic server runs, no newer token is accepted. Any other server accepts it: the store decides.
+// While the handler of an atomic server runs, no newer token is accepted, and the context of work that it leaves running
+// ends before. That of the hooks goes on: a hook may write to an audit table. Any other server accepts a newer token at
+// once: the store decides.
 func (w Wire) overtaken(t *testing.T, s Server) {
 	t.Helper()
-	var claimed chan error
-	s.Handle = func(context.Context) error {
-		go func() { claimed <- s.Guard.Claim("orders", 54) }()
-		synctest.Wait()
-		require.Equal(t, s.Atomic, len(claimed) == 0)
-		return nil
-	}
-	c := w.Start(t, s)
-	synctest.Test(t, func(t *testing.T) {
-		claimed = make(chan error, 1)
-		require.NoError(t, serve(fence.NewContext(t.Context(), 41), c))
-		require.NoError(t, <-claimed)
-	})
-}
-
-// The context of work that an atomic handler leaves running ends before a newer token is accepted. That of the hooks goes
-// on: a hook may write to an audit table.
-func (w Wire) endsTheWork(t *testing.T, s Server) {
-	t.Helper()
-	if !s.Atomic {
-		return
-	}
-	var ended chan error
+	var newer chan error
 	s.Guard.Hooks = &fence.Hooks{Accepted: func(ctx context.Context, a fence.Access) {
-		if a.Token == 54 { // the handler's turn is over, and the server still waits for the guard
-			require.ErrorIs(t, <-ended, context.Canceled)
+		if s.Atomic && a.Token == 41 { // the handler's turn is over, and the server still waits for the guard
+			require.ErrorIs(t, <-newer, context.Canceled)
 			require.NoError(t, ctx.Err())
 		}
 	}}
 	s.Handle = func(work context.Context) error {
-		go func() {
-			_ = s.Guard.Do("orders", 60, func() error { ended <- work.Err(); return nil })
-		}()
+		go func() { _ = s.Guard.Do("orders", 54, func() error { newer <- work.Err(); return nil }) }()
+		synctest.Wait()
+		require.Equal(t, s.Atomic, len(newer) == 0)
 		return nil
 	}
 	c := w.Start(t, s)
 	synctest.Test(t, func(t *testing.T) {
-		ended = make(chan error)
-		require.NoError(t, serve(fence.NewContext(t.Context(), 54), c))
+		newer = make(chan error, 1)
+		require.NoError(t, serve(fence.NewContext(t.Context(), 41), c))
+		synctest.Wait()
+		require.Equal(t, map[string]fence.Token{"orders": 54}, s.Guard.Marks())
 	})
 }
 
