@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/grpcfence"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
@@ -146,20 +145,6 @@ func (s *service) UnaryCall(ctx context.Context, in *testgrpc.SimpleRequest) (*t
 
 func (s *service) FullDuplexCall(stream testgrpc.TestService_FullDuplexCallServer) error {
 	return s.stream(stream)
-}
-
-// kinds of servers, which refuse the same calls.
-var kinds = []string{"early", "atomic"}
-
-func newServer(t *testing.T, kind string, g *fence.Guard, opts grpcfence.Options) *grpcfence.Server {
-	t.Helper()
-	s, err := grpcfence.NewAtomicServer(orders, g, opts)
-	if kind == "early" {
-		opts.CheckRead = g.CheckReadContext
-		s, err = grpcfence.NewServer(orders, g.CheckContext, opts)
-	}
-	require.NoError(t, err)
-	return s
 }
 
 // serve serves s on the loopback interface and returns a client with the interceptors.

@@ -152,7 +152,7 @@ type closer struct {
 
 func (c *closer) Close() error { c.closed = true; return nil }
 
-func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
+func TestTransport_asksItsBase(t *testing.T) {
 	var base recorder
 	transport, err := httpfence.NewTransport(&base, "store.example")
 	require.NoError(t, err)
@@ -165,12 +165,6 @@ func TestTransport_requestWithoutHeaderOrURL(t *testing.T) {
 
 	r.URL = nil
 	roundTrip(t, transport, r) // the base decides about a missing URL
-}
-
-func TestTransport_closesIdleConnections(t *testing.T) {
-	var base recorder
-	transport, err := httpfence.NewTransport(&base, "store.example")
-	require.NoError(t, err)
 	(&http.Client{Transport: transport}).CloseIdleConnections()
 	require.Equal(t, 1, base.idle)
 }
