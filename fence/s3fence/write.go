@@ -170,55 +170,48 @@ func (b *Bucket) rewrite(ctx context.Context, c change) (failed bool, err error)
 	if err != nil {
 		return false, b.explain(c.verb, c.key, err)
 	}
-	for attempt := 1; ; {
-		if err := base.Refuse(b.resource(c.key), c.by); err != nil {
-			return false, err
-		}
-		st, payload, err := c.next(base, c.by)
-		if errors.Is(err, errNothingToDo) {
-			return false, nil
-		}
-		if err != nil {
-			return true, b.explain(c.verb, c.key, err)
-		}
-		h := header{Marks: base.After(c.by), id: newID(), prev: base.id, state: st}
-		now, err := b.replace(ctx, c, base, h, seal(h, payload), &attempt)
-		if err != nil || now == nil {
-			return false, err
-		}
-		base = *now
-	}
-}
-
-// replace writes body, whose header is h, in place of base. It returns nil if the write is done, and the present
-// version if another write has replaced base.
-func (b *Bucket) replace(
-	ctx context.Context, c change, base reading, h header, body []byte, attempt *int,
-) (*reading, error) {
-	unknown := false // an attempt may have been done, or may still be
-	fail := func(err error) error {
+	var (
+		h       header
+		body    []byte // what is to replace base, with the header h; nil if it is not made yet
+		unknown bool   // an attempt to write it may have been done, or may still be
+	)
+	fail := func(err error) (bool, error) {
 		if unknown {
 			err = fmt.Errorf("%w: %w", ErrUnknown, err)
 		}
-		return b.explain(c.verb, c.key, err)
+		return false, b.explain(c.verb, c.key, err)
 	}
-	for ; ; *attempt++ {
+	for attempt := 1; ; attempt++ {
+		if body == nil {
+			if err := base.Refuse(b.resource(c.key), c.by); err != nil {
+				return false, err
+			}
+			st, payload, err := c.next(base, c.by)
+			if errors.Is(err, errNothingToDo) {
+				return false, nil
+			}
+			if err != nil {
+				return true, b.explain(c.verb, c.key, err)
+			}
+			h = header{Marks: base.After(c.by), id: newID(), prev: base.id, state: st}
+			body = seal(h, payload)
+		}
 		if err := ctx.Err(); err != nil { // otherwise a request that was never sent would count as unclear
-			return nil, fail(err)
+			return fail(err)
 		}
 		_, err := b.putIf(ctx, c.key, base.etag, body)
 		outcome := classify(err)
 		switch outcome {
 		case done:
-			return nil, nil //nolint:nilnil // Done: there is no version to continue from.
+			return false, nil
 		case refused:
-			return nil, fail(err)
+			return fail(err)
 		case unclear:
 			unknown = true
 		case conflict, unsent:
 		}
 		// The object is read after the last attempt too, since that may have been done.
-		now, readErr := base, b.wait(ctx, *attempt)
+		now, readErr := base, b.wait(ctx, attempt)
 		if readErr == nil {
 			now, readErr = c.read(ctx, c.key)
 		}
@@ -226,10 +219,10 @@ func (b *Bucket) replace(
 		case readErr != nil:
 			// A conflict alone proves nothing: it may be the answer to a copy that a proxy made of this request.
 			unknown = unknown || outcome == conflict
-			return nil, fail(fmt.Errorf("reading it back: %w, after: %w", readErr, err))
+			return fail(fmt.Errorf("reading it back: %w, after: %w", readErr, err))
 		case now.id == h.id || now.prev == h.id:
 			// This write was done: its answer was lost, or this answer was to a copy of the request that a proxy made.
-			return nil, nil //nolint:nilnil // Done, as above.
+			return false, nil
 		}
 		// Compare the id too: a store that reads ETag and content in two steps can return an old ETag with a new
 		// content.
@@ -243,16 +236,15 @@ func (b *Bucket) replace(
 		switch {
 		case refusal != nil:
 			unknown = !notDone
-			return nil, fail(refusal)
+			return fail(refusal)
 		case gone && unknown:
-			return nil, fail(fmt.Errorf("other writes have followed: %w", err))
-		case *attempt >= b.opts.Attempts && unknown:
-			return nil, fail(err)
-		case *attempt >= b.opts.Attempts:
-			return nil, fail(fmt.Errorf("%w: %d of %d: %w", ErrContended, *attempt, b.opts.Attempts, err))
+			return fail(fmt.Errorf("other writes have followed: %w", err))
+		case attempt >= b.opts.Attempts && unknown:
+			return fail(err)
+		case attempt >= b.opts.Attempts:
+			return fail(fmt.Errorf("%w: %d of %d: %w", ErrContended, attempt, b.opts.Attempts, err))
 		case gone:
-			*attempt++
-			return &now, nil
+			base, body = now, nil
 		}
 	}
 }
