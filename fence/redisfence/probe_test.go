@@ -40,19 +40,6 @@ func TestProbe_findings(t *testing.T) {
 	}
 }
 
-func TestProbe_replication(t *testing.T) {
-	p := newPair(t)
-	found, err := newFence(t, p.primary).Probe(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []string{"aof_enabled", "connected_slaves"}, settings(found))
-	require.Contains(t, found[1].Effect, "a fail-over loses the marks")
-
-	found, err = newFence(t, p.replica).Probe(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []string{"aof_enabled", "role"}, settings(found))
-	require.Equal(t, "slave", found[1].Value)
-}
-
 // Where CONFIG is forbidden, as in many hosted services, Probe still reports the other settings.
 func TestProbe_withoutConfig(t *testing.T) {
 	s := newServer(t, "--appendonly", "yes", "--appendfsync", "always")

@@ -72,34 +72,33 @@ func TestMarks_cluster(t *testing.T) {
 	require.ErrorContains(t, err, "a key is not in the hash slot of the mark")
 }
 
-// pair is a primary and its replica.
-type pair struct{ primary, replica *redis.Client }
-
-// newPair returns when the replica follows the primary.
-func newPair(t *testing.T) *pair {
-	t.Helper()
+// A replica refuses every verb that could raise a mark, also if the mark need not rise. Otherwise a former primary that
+// is a replica now would accept a reader although it does not know of a newer writer. Probe reports both.
+func TestMarks_replica(t *testing.T) {
 	at := newServer(t)
-	p := &pair{at.client(t), newServer(t).client(t)}
+	primary, replica := at.client(t), newServer(t).client(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	require.NoError(t, p.replica.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(at.port)).Err())
+	require.NoError(t, replica.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(at.port)).Err())
 	require.NoError(t, until(ctx, func() error {
 		// Not WAIT: on a connection that has written nothing, WAIT counts every replica.
-		if info := p.primary.Info(ctx, "replication").Val(); !strings.Contains(info, "state=online") {
+		if info := primary.Info(ctx, "replication").Val(); !strings.Contains(info, "state=online") {
 			return errors.New("the replica is not online")
 		}
 		return nil
 	}))
-	return p
-}
+	f, above := newFence(t, replica), newFence(t, primary)
+	found, err := above.Probe(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled", "connected_slaves"}, settings(found))
+	require.Contains(t, found[1].Effect, "a fail-over loses the marks")
+	found, err = f.Probe(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{"aof_enabled", "role"}, settings(found))
+	require.Equal(t, "slave", found[1].Value)
 
-// A replica refuses every verb that could raise a mark, also if the mark need not rise. Otherwise a former primary that
-// is a replica now would accept a reader although it does not know of a newer writer.
-func TestMarks_replicaRefuses(t *testing.T) {
-	p := newPair(t)
-	f := newFence(t, p.replica)
-	require.NoError(t, newFence(t, p.primary).Claim(of(t, "accounts", 54), "orders"))
-	_, err := p.primary.Wait(t.Context(), 1, 10*time.Second).Result()
+	require.NoError(t, above.Claim(of(t, "accounts", 54), "orders"))
+	_, err = primary.Wait(ctx, 1, 10*time.Second).Result()
 	require.NoError(t, err)
 	_, err = f.Do(of(t, "accounts", 54), "orders", redisfence.Command("GET", "orders"))
 	require.ErrorContains(t, err, "READONLY", "it only reads, and the mark need not rise")

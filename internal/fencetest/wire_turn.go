@@ -274,14 +274,6 @@ func (w Wire) locksAreCarried(t *testing.T, s Server) {
 	require.Equal(t, tenure{token: 54}, got, "two locks were granted as one")
 	require.NoError(t, send(fence.ForLock(writer.Context(t.Context(), 54, "a", "b"), "b"), c))
 	require.Equal(t, tenure{token: 54, lock: "b", named: true}, got)
-
-	nested := Inside(t, writer.Context(t.Context(), 54, "inner"), writer.Context(t.Context(), 41, "outer"))
-	require.NoError(t, send(nested, c))
-	require.Equal(t, tenure{token: 54, lock: "inner", named: true}, got)
-	require.NoError(t, send(fence.ForLock(nested, "outer"), c))
-	require.Equal(t, tenure{token: 41, lock: "outer", named: true}, got)
-	require.NoError(t, send(fence.ForLock(nested, "another"), c))
-	require.Equal(t, tenure{}, got)
 }
 
 // A request without a name does not get the name in the server's own context, even if the tokens are equal.
