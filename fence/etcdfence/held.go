@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -94,21 +93,18 @@ const maxSuccessors = 8
 // member of etcd answers a transaction without operations, or with serializable reads only, from its own state, which
 // may be old and still have the lock's key.
 func (h *held) successors() clientv3.Op {
-	prefix := h.queue()
-	if prefix == "" {
+	prefix := queue.Below([]byte(h.key))
+	if prefix == "" { // in no queue
 		return clientv3.OpGet(h.key)
 	}
 	return clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithMinCreateRev(h.token.Revision()+1),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(maxSuccessors))
 }
 
-// queue returns the prefix of all keys of the lock's name, or "" if the key is in no queue.
-func (h *held) queue() string { return h.key[:strings.LastIndexByte(h.key, '/')+1] }
-
 // highest returns the token of the oldest contender in read, which holds the lock now that this hold's key is gone. The
 // flag reader reports whether that contender is a reader.
 func (h *held) highest(read *pb.ResponseOp) (t fence.Token, reader bool) {
-	prefix := h.queue()
+	prefix := queue.Below([]byte(h.key))
 	if prefix == "" {
 		return 0, false
 	}
