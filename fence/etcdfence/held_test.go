@@ -23,8 +23,8 @@ import (
 )
 
 // Keys of several queues come and go, on the lease in their name, on another one or on none. After each step, writes
-// under a hold are done if its key is still there, on its lease. Otherwise nothing runs, and the error reports the oldest
-// contender that is younger, unless many other keys precede it. Reads outside of transactions are not fenced.
+// under a hold are done if its key is still there, on its lease. Otherwise nothing runs, and the error reports the
+// oldest contender that is younger, unless many other keys precede it. Reads outside of transactions are not fenced.
 func TestNewKV_model(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, c := start(t)

@@ -32,9 +32,9 @@ func (w Wire) waitEnds(t *testing.T, s Server) {
 	require.Empty(t, s.Guard.ReadMarks())
 }
 
-// While the handler of an atomic server runs, no newer token is accepted, and the context of work that it leaves running
-// ends before. That of the hooks goes on: a hook may write to an audit table. Any other server accepts a newer token at
-// once: the store decides.
+// While the handler of an atomic server runs, no newer token is accepted, and the context of work that it leaves
+// running ends before. That of the hooks goes on: a hook may write to an audit table. Any other server accepts a newer
+// token at once: the store decides.
 func (w Wire) overtaken(t *testing.T, s Server) {
 	t.Helper()
 	var newer chan error
@@ -80,8 +80,8 @@ func (w Wire) panics(t *testing.T, s Server) {
 	}
 }
 
-// A server's own check, for example a store's, gets the token and its lock. If it fails, the request is refused, and the
-// client does not learn why.
+// A server's own check, for example a store's, gets the token and its lock. If it fails, the request is refused, and
+// the client does not learn why.
 func (w Wire) failedCheck(t *testing.T, s Server) {
 	t.Helper()
 	if s.Atomic {
@@ -129,8 +129,9 @@ func (w Wire) besideAReader(t *testing.T, s Server) {
 	RequireRefusal(t, &fence.StaleError{Token: 54, Highest: 60, Read: true}, late, "orders", "")
 }
 
-// A handler returns the error of its store, and the client gets that error, to the digit: whose token it was, whose mark,
-// and both locks. Names of any length do not hide the refusal, and no other detail of the server reaches the client.
+// A handler returns the error of its store, and the client gets that error, to the digit: whose token it was, whose
+// mark, and both locks. Names of any length do not hide the refusal, and no other detail of the server reaches the
+// client.
 func (w Wire) refusalsCross(t *testing.T, s Server) {
 	t.Helper()
 	const token = fence.Token(1<<62 + 1)
@@ -188,8 +189,8 @@ func (w Wire) refusalsCross(t *testing.T, s Server) {
 	}
 }
 
-// The client sends the values that its caller has set. If they contradict the context, one of the two is a mistake, so the
-// client refuses.
+// The client sends the values that its caller has set. If they contradict the context, one of the two is a mistake, so
+// the client refuses.
 func (w Wire) valuesOfTheCaller(t *testing.T, s Server) {
 	t.Helper()
 	s.CheckRead = s.Guard.CheckReadContext
