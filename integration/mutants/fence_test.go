@@ -206,11 +206,11 @@ var fenceMutants = table{
 		},
 		"sqlfence: no fence": {
 			"case b.Token < [-m.Write-]{+0+}:",
-			killer{onSQLite, "TestMarks_anotherComesAtEveryStep/SQLite,_journal_wal", `requireOutcome(t, want, err, how)`},
+			killer{onSQLite, "TestMarks_overlap/SQLite,_journal_wal", `fencetest.RequireRefusal(t, want, err, node`},
 		},
 		"sqlfence: a reader does not fence the writer before it": {
 			"!b.Read && b.Token < [-m.Read-]{+0+}",
-			killer{onSQLite, "TestMarks_anotherComesAtEveryStep/SQLite,_journal_wal", `requireOutcome(t, want, err, how)`},
+			killer{onSQLite, "TestMarks_overlap/SQLite,_journal_wal", `fencetest.RequireRefusal(t, want, err, node`},
 		},
 		"sqlfence: a reader fences the readers before it": {
 			"[-!b.Read && -]b.Token < m.Read",
@@ -244,7 +244,7 @@ var fenceMutants = table{
 		},
 		"sqlfence: no Claim before the read": {
 			"[-if !seen.has(c) {\n\t\treturn errBehind\n\t}\n-]",
-			killer{onSQLite, "TestMarks_anotherComesAtEveryStep/SQLite,_journal_wal", `requireOutcome(t, want, err, how)`},
+			killer{onSQLite, "TestMarks_overlap/SQLite,_journal_wal", `fencetest.RequireRefusal(t, want, err, node`},
 		},
 		"sqlfence: Do reports its own claim to the hooks too": {
 			"if err := e.[-claimOnce(ctx, db, resource, c-]{+Claim(ctx, db, resource, Writer+}); err != nil {",
@@ -263,8 +263,8 @@ var fenceMutants = table{
 		"sqlfence: a check is not refused by a newer claim that comes between its statements": {
 			"e.raise(ctx, tx, n.resource, n.Claimant, seen); [-refused != nil-]{+false+} {",
 			killer{
-				onSQLite, "TestMarks_checksOvertaken/PostgreSQL,_Read_Committed",
-				`requireOutcome(t, stale(reads), x.increment(as(t, older), how, nowhere), how)`,
+				onSQLite, "TestMarks_overlap/PostgreSQL,_Read_Committed",
+				`fencetest.RequireRefusal(t, want, err, node`,
 			},
 		},
 		"sqlfence: a reader's claim raises no mark": {
@@ -279,7 +279,7 @@ var fenceMutants = table{
 		},
 		"sqlfence: a reader's guard has no lock if its mark is raised between two statements": {
 			"if [-err == nil && !kept && s.has(c)-]{+false+} {",
-			killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `err, claimed := r.meets(t, transaction, guarded, waits, claim)`},
+			killer{onSQLite, "TestMarks_markRaisedBetweenAReadersStatements/CheckRead", `require.True(t, waits, "the guard has no lock")`},
 		},
 		"sqlfence: a path's check locks an old version of the marks above": {
 			"case [-kept && s.snapshot && c.Above-]{+false+}:",
@@ -292,13 +292,13 @@ var fenceMutants = table{
 	"fence/internal/sqlmark/store.go": {
 		"sqlfence: a claim on SQLite reads before it writes": {
 			"if known == (marks{}) [-|| s.writesFirst -]{",
-			killer{onSQLite, "TestMarks_Claim_locksBeforeItReads/wal", `r.mustBeShut(t)`},
+			killer{onSQLite, "TestMarks_overlapOfClaims/SQLite,_journal_wal", `fencetest.RequireRefusal(t, want, err, node`},
 		},
 		"sqlfence: a token of another lock is accepted if it comes between a claim's two steps": {
 			`if {+c.Lock == "" && +}m.Refuse(resource, c) != nil {`,
 			killer{
-				onSQLite, "TestMarks_claimsOvertaken/SQLite,_journal_wal",
-				`"the claim that was refused has raised its mark")`,
+				onSQLite, "TestMarks_overlapOfClaims/SQLite,_journal_wal",
+				`require.Equal(t, end.marks, o.r.marks(t, resource).Normal())`,
 			},
 		},
 	},
@@ -310,8 +310,8 @@ var fenceMutants = table{
 		"sqlfence: an announced claim of another lock refuses the rightful holder": {
 			`follows == [-"" || follows == s.announced.Lock-]{+follows+} {`,
 			killer{
-				onSQLite, "TestMarks_claimsOvertaken/PostgreSQL,_Read_Committed",
-				`"the other claim is announced")`,
+				onSQLite, "TestMarks_overlapOfClaims/PostgreSQL,_Read_Committed",
+				`"a claim that was refused is announced")`,
 			},
 		},
 	},
@@ -326,8 +326,8 @@ var fenceMutants = table{
 		"sqlfence: a path's check does not look at the nodes above": {
 			"for _, n := range nodes{+[:1]+} {",
 			killer{
-				onSQLite, "TestMarks_pathComesAtEveryStep/SQLite,_journal_wal/a,_before_the_transaction",
-				`requirePathRefused(t, err, path)`,
+				onSQLite, "TestMarks_overlapOfPaths/SQLite,_journal_wal",
+				`fencetest.RequireRefusal(t, want, err, node`,
 			},
 		},
 	},

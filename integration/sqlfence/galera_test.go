@@ -1,6 +1,7 @@
 package sqlfence_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -44,20 +45,21 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 				first.reset(t)
 				require.NoError(t, first.claimPath(as(t, older), path)) // of one node, it equals Claim
 				require.Eventually(t, func() bool { return second.mark(t) == older }, patience, time.Millisecond)
-				comes, want := arrival{how: do, claims: true}, int64(1)
+				comes, want := call{claims: "Claim", how: do, token: newer}, int64(1)
 				if reads {
-					comes.how, want = checkRead, 0
+					comes.claims, comes.how, want = "ClaimRead", checkRead, 0
 				}
 				launched := false
-				_, err := first.incrementOn(as(t, older), path, how, func(at step) {
-					if at != hasWritten || launched {
-						return
+				err := first.run(as(t, older), path, how, func(ctx context.Context, tx conn) error {
+					if err := write(ctx, tx, 0, older); err != nil || launched {
+						return err
 					}
 					launched = true
 					second.mustBeSlow(t, first)
-					n, err := second.arrive(t, newer, comes)
+					n, err := second.act(t, comes, resource)
 					require.NoError(t, err)
 					require.Zero(t, n, "the newer holder's first read")
+					return nil
 				})
 				require.True(t, launched)
 				require.True(t, errors.Is(err, fence.ErrStale) || transient(err), "a stale write was acknowledged: %v", err)
@@ -112,12 +114,12 @@ func TestMarks_galera_writerPassesAReaderOnAnotherNode(t *testing.T) {
 	require.NoError(t, first.claimRead(asReader(t, older), resource))
 	ctx, writer := asReader(t, older), as(t, newer)
 	applied := func() bool { return first.mark(t) == newer && first.row(t).n == 1 }
-	err := first.checked(ctx, nowhere, func(tx conn) error {
+	err := first.run(ctx, resource, checkRead, func(_ context.Context, tx conn) error {
 		n, err := read(ctx, tx)
 		require.NoError(t, err)
 		require.Zero(t, n)
 		require.NoError(t, second.claim(writer, resource))
-		require.NoError(t, second.increment(writer, do, nowhere))
+		require.NoError(t, second.increment(writer, do))
 		require.Eventually(t, applied, patience, time.Millisecond)
 		n, err = read(ctx, tx)
 		if err == nil {

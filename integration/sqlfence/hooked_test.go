@@ -121,7 +121,7 @@ func TestMarks_returnsEveryError(t *testing.T) {
 		all := verbs(x)
 		for name, call := range map[string]func(ctx context.Context, resource string) error{
 			"ClaimPath": x.claimPath,
-			"CheckPath": func(ctx context.Context, path string) error { return x.runOn(ctx, path, checkPath, nowhere, nothing) },
+			"CheckPath": func(ctx context.Context, path string) error { return x.run(ctx, path, checkPath, nothing) },
 			"Release":   func(ctx context.Context, path string) error { return x.release(ctx, path, audit.CauseExpired) },
 			"LogRefusal": func(ctx context.Context, path string) error {
 				return x.logRefusal(ctx, &fence.StaleError{Resource: path, Token: older, Highest: newer})

@@ -236,14 +236,14 @@ func TestMarks_tableOfAnEarlierVersion(t *testing.T) {
 			require.NoError(t, r.claim(of(t, "accounts", older), resource))
 
 			// Both versions write, and a reader comes. The earlier version compares only tokens, and keeps the name.
-			require.NoError(t, r.increment(of(t, "accounts", older), do, nowhere))
+			require.NoError(t, r.increment(of(t, "accounts", older), do))
 			require.NoError(t, r.earlierWrite(as(t, older), older))
 			require.NoError(t, r.claimRead(readerOf(t, "accounts", newer), resource))
-			requireOutcome(t, stale(true), r.increment(of(t, "accounts", older), do, nowhere), do)
+			requireOutcome(t, stale(true), r.increment(of(t, "accounts", older), do), do)
 			require.NoError(t, r.earlierWrite(as(t, newer+1), newer+1))
 			require.Equal(t, fencetest.Marks{Write: newer + 1, Read: newer, Lock: "accounts"}, r.marks(t, resource))
 			require.ErrorIs(t, r.claimRead(readerOf(t, "accounts", newer), resource), fence.ErrStale, "a mark of the earlier version")
-			require.NoError(t, r.increment(of(t, "accounts", newer+1), do, nowhere))
+			require.NoError(t, r.increment(of(t, "accounts", newer+1), do))
 			require.Equal(t, row{n: 5, last: int64(newer + 1)}, r.row(t))
 		}
 	})

@@ -14,58 +14,6 @@ import (
 	"github.com/leasefence/leasefence/integration/storetest"
 )
 
-// The plain forms serialize even the transactions of one holder, and each reads what those before it have written. So a
-// read inside Do shows the outcome of an earlier call that is unknown, and a plain SELECT does not.
-func TestMarks_plainFormsRunOneAfterTheOther(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		for _, how := range forms {
-			for _, then := range []form{do, check} {
-				if then == check && how.shared() && r.snapshots() {
-					continue // the shared forms do not write the mark, so an older snapshot does not fail
-				}
-				t.Run(fmt.Sprintf("%s, then %s", how, then), func(t *testing.T) { r.oneAfterTheOther(t, resource, how, then) })
-			}
-		}
-		t.Run("CheckPath", func(t *testing.T) { r.oneAfterTheOther(t, resource+"/b", checkPath, checkPath) })
-	})
-}
-
-func (r *rig) oneAfterTheOther(t *testing.T, resource string, how, then form) {
-	t.Helper()
-	r.reset(t)
-	require.NoError(t, r.claimPath(as(t, older), resource)) // of one node, it equals Claim
-	reads := make(chan int64, 100)
-	first := func(at func(step)) error {
-		_, err := r.incrementOn(as(t, older), resource, how, func(now step) {
-			if now == hasWritten && !r.readersLock() {
-				require.Zero(t, r.row(t).n, "a plain read")
-			}
-			at(now)
-		})
-		return err
-	}
-	err, second := r.meets(t, first, hasWritten, waits, func() error {
-		return r.runOn(as(t, older), resource, then, nowhere, func(ctx context.Context, tx conn) error {
-			n, err := read(ctx, tx)
-			reads <- n
-			if err != nil {
-				return err
-			}
-			return write(ctx, tx, n, older)
-		})
-	})
-	require.NoError(t, err)
-	close(reads)
-	for n := range reads {
-		require.EqualValues(t, 1, n, "it has not read its predecessor's write")
-	}
-	if then.checks() && transient(second) {
-		return // the caller begins again
-	}
-	require.NoError(t, second)
-	require.Equal(t, row{n: 2, last: int64(older)}, r.row(t))
-}
-
 // Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits
 // for both, and refuses later ones: otherwise transactions that overlap would keep it waiting.
 func TestMarks_sideBySide(t *testing.T) {
@@ -99,7 +47,7 @@ func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 		require.NoError(t, claim(tenure(t, tokens[i]), node))
 	}
 	run := func(i int, body func(context.Context, conn) error) error {
-		return r.runOn(tenure(t, tokens[i]), nodes[i], how, nowhere, body)
+		return r.run(tenure(t, tokens[i]), nodes[i], how, body)
 	}
 	claimed, third := make(chan error, 1), make(chan error, 1)
 	newerClaims := func() {

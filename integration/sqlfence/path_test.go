@@ -4,14 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
@@ -22,7 +20,7 @@ func TestMarks_paths(t *testing.T) {
 			return fencetest.Tree{
 				Claim: r.claimPath,
 				Check: func(ctx context.Context, path string) error {
-					_, err := r.incrementOn(ctx, path, checkPath, nowhere)
+					_, err := r.incrementOn(ctx, path, checkPath)
 					return err
 				},
 				Marks: func() any {
@@ -36,81 +34,18 @@ func TestMarks_paths(t *testing.T) {
 	})
 }
 
-// A newer holder of the node above, the same node, a node below or another branch comes at every step of a transaction.
-func TestMarks_pathComesAtEveryStep(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		for _, path := range []string{"a", "a/b", "a/b/c", "a/c"} {
-			for _, when := range []step{beforeBegin, begun, guarded, hasRead, hasWritten, committed} {
-				t.Run(fmt.Sprintf("%s, %s", path, when), func(t *testing.T) { r.pathComes(t, path, when) })
-			}
-		}
-	})
-}
-
-func (r *rig) pathComes(t *testing.T, path string, when step) {
-	t.Helper()
-	r.reset(t)
-	require.NoError(t, r.claimPath(as(t, older), "a/b"))
-	m := waits
-	switch {
-	case path == "a/c" && r.kind == storetest.PostgreSQL && !r.snapshots():
-		m = mustPass // there a claim of another branch does not wait
-	case path == "a/c":
-		m = mayPass
-	}
-	err, arrived := r.meets(t, func(at func(step)) error {
-		_, err := r.incrementOn(as(t, older), "a/b", checkPath, at)
-		return err
-	}, when, m, func() error { return r.claimPath(as(t, newer), path) })
-	require.NoError(t, arrived)
-	accepted := int64(0)
-	switch {
-	case !when.before():
-		require.NoError(t, err)
-		accepted = 1
-	case path != "a/c":
-		requirePathRefused(t, err, path)
-	case !transient(err): // the marks above have changed since a snapshot
-		require.NoError(t, err)
-		accepted = 1
-	}
-	n, err := r.incrementOn(as(t, newer), path, checkPath, nowhere)
-	require.NoError(t, err)
-	require.Equal(t, accepted, n, "what the newer holder has read")
-	_, again := r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
-	if path == "a/c" {
-		require.NoError(t, again)
-		return
-	}
-	requirePathRefused(t, again, path)
-	requirePathRefused(t, r.claimPath(as(t, older), "a/b"), path)
-	require.Zero(t, r.row(t).stale)
-}
-
-// requirePathRefused requires the refusal of the older holder of "a/b" by a newer one at another node.
-func requirePathRefused(t *testing.T, err error, newerAt string) {
-	t.Helper()
-	node := "a/b"
-	if newerAt == "a" {
-		node = newerAt
-	}
-	if !transient(err) {
-		fencetest.RequireRefusal(t, stale(newerAt == "a/b/c"), err, node, "")
-	}
-}
-
 // CheckPath raises no mark, so it refuses a path that was not claimed, or of which only the end was.
 func TestMarks_CheckPath_unclaimed(t *testing.T) {
 	at(t, inTurn, func(t *testing.T, r *rig) {
-		_, err := r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
+		_, err := r.incrementOn(as(t, older), "a/b", checkPath)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed)
 		require.NoError(t, r.claim(as(t, older), "a/b"))
-		_, err = r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
+		_, err = r.incrementOn(as(t, older), "a/b", checkPath)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed, "the node above")
 		require.NoError(t, r.claimPath(as(t, older), "a/b"))
-		_, err = r.incrementOn(as(t, newer), "a/b", checkPath, nowhere)
+		_, err = r.incrementOn(as(t, newer), "a/b", checkPath)
 		require.ErrorIs(t, err, sqlfence.ErrUnclaimed, "a newer token")
-		_, err = r.incrementOn(as(t, older), "a/b", checkPath, nowhere)
+		_, err = r.incrementOn(as(t, older), "a/b", checkPath)
 		require.NoError(t, err)
 		require.ErrorContains(t, r.claimPath(as(t, older), "/a"), "does not begin with a slash")
 		require.ErrorContains(t, r.claimPath(as(t, older), ""), "want 1 to 255 bytes")
@@ -127,7 +62,7 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 		}
 		tree := of(t, "app/a/~b/~c", older)
 		require.NoError(t, r.claimPath(tree, "a/b/c"))
-		_, err := r.incrementOn(tree, "a/b/c", checkPath, nowhere)
+		_, err := r.incrementOn(tree, "a/b/c", checkPath)
 		require.NoError(t, err, "what was claimed")
 		require.Equal(t, []string{"app/a", "app/a/~b", "app/a/~b/~c"}, []string{lock("a"), lock("a/b"), lock("a/b/c")})
 
@@ -150,11 +85,11 @@ func TestMarks_pathsFollowLocks(t *testing.T) {
 
 		plain := of(t, "app/plain", newer)
 		require.NoError(t, r.claimPath(plain, "a/b/d"), "its name does not tell the locks of the nodes above")
-		_, err = r.incrementOn(plain, "a/b/d", checkPath, nowhere)
+		_, err = r.incrementOn(plain, "a/b/d", checkPath)
 		require.NoError(t, err)
 		require.Equal(t, []string{"app/a", "app/a/~b", "app/plain"}, []string{lock("a"), lock("a/b"), lock("a/b/d")})
 		require.NoError(t, r.claimPath(of(t, "app/a", newer+1), "a"))
-		_, err = r.incrementOn(plain, "a/b/d", checkPath, nowhere)
+		_, err = r.incrementOn(plain, "a/b/d", checkPath)
 		require.ErrorIs(t, err, fence.ErrStale)
 	})
 }
@@ -169,10 +104,10 @@ func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
 			require.NoError(t, r.claimPath(as(t, older), path))
 			// The newer writer claims and has not written yet: its write would be a conflict by itself.
 			between := func() {
-				r.newerCome(t, func() error { return r.runOn(as(t, newer), resource, check, nowhere, nothing) })
+				r.newerCome(t, func() error { return r.run(as(t, newer), resource, check, nothing) })
 			}
 			meet.Store(&between)
-			_, err := x.incrementOn(as(t, older), path, checkPath, nowhere)
+			_, err := x.incrementOn(as(t, older), path, checkPath)
 			require.Nil(t, meet.Load(), "meet was not called")
 			require.Error(t, err, "a stale write")
 			require.True(t, transient(err) || errors.Is(err, fence.ErrStale), "%v", err)
@@ -190,7 +125,7 @@ func verbs(r *rig) map[string]fencetest.Verb {
 			claim = r.claimRead
 		}
 		all[string(how)] = fencetest.Verb{Reads: how == checkRead, Call: func(ctx context.Context, resource string) error {
-			return persist(ctx, resource, claim, func() error { return r.runOn(ctx, resource, how, nowhere, nothing) })
+			return persist(ctx, resource, claim, func() error { return r.run(ctx, resource, how, nothing) })
 		}}
 	}
 	return all

@@ -70,7 +70,7 @@ func (r *rig) appendAs(how form) fencetest.Form {
 		f.Alone = fmt.Sprint("alone, snapshots ", r.snapshots())
 	}
 	f.Write = func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
-		return r.runOn(ctx, resource, how, nowhere, func(ctx context.Context, tx conn) error {
+		return r.run(ctx, resource, how, func(ctx context.Context, tx conn) error {
 			got, err := r.entries(ctx, tx, resource)
 			if err != nil {
 				return err
@@ -89,7 +89,7 @@ func (r *rig) readTwice() fencetest.Form {
 	return fencetest.Form{
 		Name: r.String() + ", CheckRead",
 		Write: func(ctx context.Context, resource string, _ fencetest.Entry, saw func([]fencetest.Entry)) error {
-			return r.runOn(ctx, resource, checkRead, nowhere, func(ctx context.Context, tx conn) error {
+			return r.run(ctx, resource, checkRead, func(ctx context.Context, tx conn) error {
 				first, err := r.entries(ctx, tx, resource)
 				if err != nil {
 					return err

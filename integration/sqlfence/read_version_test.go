@@ -82,15 +82,15 @@ func locksAnOldVersion(t *testing.T, level sql.IsolationLevel, how form) {
 	t.Helper()
 	r, x, meet := meetingRigs(t, level, segmented)
 	require.NoError(t, r.claimRead(asReader(t, older), resource))
-	between := func() { r.newerCome(t, func() error { return r.increment(as(t, newer), how, nowhere) }) }
+	between := func() { r.newerCome(t, func() error { return r.increment(as(t, newer), how) }) }
 	meet.Store(&between)
 	ctx, writer := asReader(t, older), as(t, newer)
-	err := x.checked(ctx, nowhere, func(tx conn) error {
+	err := x.run(ctx, resource, checkRead, func(_ context.Context, tx conn) error {
 		for range 2 {
 			n, err := read(ctx, tx)
 			require.NoError(t, err)
 			require.Zero(t, n, "what a newer writer has written")
-			require.NoError(t, r.increment(writer, do, nowhere))
+			require.NoError(t, r.increment(writer, do))
 		}
 		return nil
 	})
@@ -108,7 +108,7 @@ func (r *rig) newerCome(t *testing.T, writer func() error) {
 	second := asReader(t, older+1)
 	require.NoError(t, r.claimRead(second, resource), "a version with the same key")
 	written := make(chan error, 1)
-	require.NoError(t, r.checked(second, nowhere, func(conn) error {
+	require.NoError(t, r.run(second, resource, checkRead, func(context.Context, conn) error {
 		go func() { written <- writer() }()
 		r.awaitWaiter(t)
 		return nil
@@ -152,11 +152,14 @@ func TestMarks_markRaisedBetweenAReadersStatements(t *testing.T) {
 				raise = func() { require.NoError(t, r.claimPath(as(t, older+1), resource+"/b")) }
 			}
 			meet.Store(&raise)
-			transaction := func(at func(step)) error { return x.runOn(ctx, node, how, at, nothing) }
-			claim := func() error { return r.claimPath(as(t, newer), resource) } // of one node, it equals Claim
-			err, claimed := r.meets(t, transaction, guarded, waits, claim)
-			require.NoError(t, err)
-			require.NoError(t, claimed)
+			var claimed chan error
+			waits := false
+			require.NoError(t, x.run(ctx, node, how, func(context.Context, conn) error {
+				claimed, waits = r.launch(func() error { return r.claimPath(as(t, newer), resource) }) // of one node, it equals Claim
+				return nil
+			}))
+			require.NoError(t, <-claimed)
+			require.True(t, waits, "the guard has no lock")
 			require.Nil(t, meet.Load(), "meet was not called")
 		})
 	}

@@ -82,7 +82,7 @@ func TestDo_connectionLostBeforeCommit(t *testing.T) {
 		require.NotErrorIs(t, err, sqlfence.ErrUnknown)
 		require.Equal(t, 1, runs)
 		require.Zero(t, r.row(t).n)
-		require.NoError(t, r.increment(as(t, older), do, nowhere), "the next one")
+		require.NoError(t, r.increment(as(t, older), do), "the next one")
 	})
 }
 
@@ -121,7 +121,7 @@ func TestDo_functionFails(t *testing.T) {
 			require.Equal(t, 1, runs)
 		}
 		require.Zero(t, r.row(t).n)
-		requireOutcome(t, stale(false), r.increment(as(t, older), do, nowhere), do)
+		requireOutcome(t, stale(false), r.increment(as(t, older), do), do)
 	})
 }
 
@@ -201,7 +201,7 @@ func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
 			for _, how := range []form{do, doShared} {
 				r.reset(t)
 				require.NoError(t, r.claim(as(t, older), resource))
-				err := r.runOn(as(t, older), resource, how, nowhere, func(ctx context.Context, tx conn) error {
+				err := r.run(as(t, older), resource, how, func(ctx context.Context, tx conn) error {
 					for one := range strings.SplitSeq(all, "; ") {
 						if err := tx.exec(ctx, one); err != nil {
 							return err

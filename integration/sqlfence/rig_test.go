@@ -141,6 +141,7 @@ type rig struct {
 	store *storetest.Store
 	db    *sql.DB
 	pool  *pgxpool.Pool // nil without pgx
+	once  bool          // see act
 }
 
 func newRig(t *testing.T, p place) *rig {
@@ -260,26 +261,24 @@ func write(ctx context.Context, tx conn, n int64, token fence.Token) error {
 		"n = %[2]d, last = CASE WHEN last > %[1]d THEN last ELSE %[1]d END WHERE id = 1", token, n+1))
 }
 
-// awaitWaiter returns when a statement waits for a lock. SQLite does not show that; there the caller proves it with
-// mustBeShut.
+// awaitWaiter returns when a statement waits for a lock. SQLite does not show that.
 func (r *rig) awaitWaiter(t *testing.T) {
 	t.Helper()
 	if r.kind == storetest.SQLite {
 		return
 	}
-	require.Eventually(t, func() bool { return r.waiting(t) }, patience, time.Millisecond, "nothing waits for a lock")
+	require.Eventually(t, func() bool { return r.waiting() }, patience, time.Millisecond, "nothing waits for a lock")
 }
 
 // waiting reports whether a statement waits for a lock.
-func (r *rig) waiting(t *testing.T) bool {
-	t.Helper()
+func (r *rig) waiting() bool {
 	query := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 	if r.kind == storetest.MariaDB {
 		query = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS " +
 			"WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
 	}
 	var n int
-	return r.scan(t.Context(), query, &n) == nil && n > 0
+	return r.scan(context.Background(), query, &n) == nil && n > 0
 }
 
 // transient reports whether err is a deadlock, a serialization failure or a busy lock: the transaction may begin again.
