@@ -13,7 +13,7 @@
 //   - mutants: leasefence built with one fault at a time, which a test must find.
 //   - bench: leasefence measured beside etcd's own locks.
 //
-// Helpers: etcdtest runs etcd servers for tests, one in the test's process or a cluster in processes of etcdproc, storetest runs
-// databases, faults disturbs the traffic of a client, rig has what these tests share, child runs a process that a test can pause
+// Helpers: etcdtest runs etcd servers for tests, one in the test's process or a cluster in processes of etcdproc, faults
+// disturbs the traffic of a client, rig has what these tests share, child runs a process that a test can pause
 // and kill, and pki issues certificates.
 package integration

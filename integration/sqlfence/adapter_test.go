@@ -243,7 +243,7 @@ func TestPgx_onOneConnection(t *testing.T) {
 		pooled, err := r.pool.Acquire(t.Context())
 		require.NoError(t, err)
 		defer pooled.Release()
-		single, err := pgx.Connect(t.Context(), r.store.DSN)
+		single, err := pgx.Connect(t.Context(), r.store.dsn)
 		require.NoError(t, err)
 		defer single.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // The test is over.
 

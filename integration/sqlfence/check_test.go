@@ -11,7 +11,6 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 // The check is not the first statement, and somebody writes between the read and the check, which notices it: a newer
@@ -74,7 +73,7 @@ func (r *rig) checkAfterARead(t *testing.T, how form, token fence.Token) {
 // A new token was not claimed. At PostgreSQL's levels with a snapshot its transaction may read old data, so Check
 // refuses it.
 func TestCheck_unclaimed(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, append(inTurn, pgxSnapshot), func(t *testing.T, r *rig) {
 		require.NoError(t, r.claim(as(t, older), resource))
 		err := r.increment(as(t, newer), check)
 		if !r.snapshots() {
@@ -97,7 +96,7 @@ func TestMarks_absurdToken(t *testing.T) {
 		require.NoError(t, all.claimRead(asReader(t, math.MaxInt64), resource))
 
 		names := "'accounts'"
-		if r.kind == storetest.PostgreSQL {
+		if r.dialect == sqlfence.PostgreSQL {
 			names = `'accounts', E'\x01accounts'`
 		}
 		r.must(t, "UPDATE leasefence_marks SET token = 10, read_token = 10 WHERE resource IN ("+names+")")
@@ -128,7 +127,7 @@ func TestControl_selectThenUpdate(t *testing.T) {
 			require.Zero(t, r.row(t).n, "what the newer holder reads after its claim")
 			return write(as(t, older), q, 0, older)
 		}
-		if r.readersLock() || r.kind == storetest.SQLite {
+		if r.readersLock() || r.dialect == sqlfence.SQLite {
 			require.NoError(t, naive(r))
 		} else {
 			require.NoError(t, r.transaction(as(t, older), naive))

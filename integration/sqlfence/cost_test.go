@@ -10,14 +10,13 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 // BenchmarkCost times one transaction on PostgreSQL, a read-modify-write of one row, without a fence and with each form.
 // The forms take turns within each round, so that all have the same noise. It reports the median of each form and its
 // ratio to the unfenced median.
 func BenchmarkCost(b *testing.B) {
-	db := storetest.New(b, storetest.DurablePostgreSQL).DB(b)
+	db := durable.store(b).open(b)
 	f, err := newSQL(db, sqlfence.PostgreSQL, sqlfence.Options{})
 	require.NoError(b, err)
 	require.NoError(b, f.migrate(b.Context()))

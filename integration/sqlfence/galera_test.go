@@ -11,19 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
-
-// galera returns a rig for each node of a cluster of two, both writable.
-func galera(t *testing.T) [2]*rig {
-	t.Helper()
-	var nodes [2]*rig
-	stores := storetest.NewGalera(t)
-	nodes[0] = newRigOn(t, mariaDB, stores[0])
-	stores[1].DSN += storetest.Synced
-	nodes[1] = newRigOn(t, mariaDB, stores[1])
-	return nodes
-}
 
 // An older holder commits on the first node after the second node has committed the claim of a newer writer or reader,
 // which has read. The first node has the claim in its queue and has not applied it. A path's holder is refused by the

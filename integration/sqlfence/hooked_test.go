@@ -14,7 +14,6 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/audit"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
@@ -86,7 +85,7 @@ func (hook) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 // hooked returns a rig whose fence has one connection, with a hook.
 func (r *rig) hooked(t *testing.T, opts sqlfence.Options, h hook) *rig {
 	t.Helper()
-	x := &rig{place: r.place, store: r.store, db: sql.OpenDB(&hooked{wrapped: r.db.Driver(), dsn: r.store.DSN, hook: h})}
+	x := &rig{place: r.place, store: r.store, db: sql.OpenDB(&hooked{wrapped: r.db.Driver(), dsn: r.store.dsn, hook: h})}
 	x.db.SetMaxOpenConns(1)
 	t.Cleanup(func() { require.NoError(t, x.db.Close()) })
 	if r.pgx {
@@ -128,9 +127,9 @@ func TestMarks_returnsEveryError(t *testing.T) {
 			},
 			"History": func(ctx context.Context, _ string) error { _, _, err := x.history(ctx, sqlfence.Query{}); return err },
 			"UpdateRow": func(ctx context.Context, _ string) error {
-				inside = r.kind != storetest.MariaDB // the others always commit a lone statement
+				inside = r.dialect != sqlfence.MySQL // the others always commit a lone statement
 				err := x.updateRow(ctx, x.conn, account, "n = 0")
-				inside = inside && r.kind == storetest.MariaDB
+				inside = inside && r.dialect == sqlfence.MySQL
 				return err
 			},
 			"Migrate": func(ctx context.Context, _ string) error { return x.migrate(ctx) },

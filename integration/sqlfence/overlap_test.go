@@ -15,78 +15,8 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/audit"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
-
-// form is a way to write.
-type form string
-
-const (
-	do          form = "Do"
-	doShared    form = "DoShared"
-	check       form = "Check"
-	checkShared form = "CheckShared"
-
-	// These are not among forms: one is for readers, the other needs a claim of the path.
-	checkRead form = "CheckRead"
-	checkPath form = "CheckPath"
-)
-
-var forms = []form{do, doShared, check, checkShared}
-
-// checks reports whether the transaction is the caller's own.
-func (f form) checks() bool { return f != do && f != doShared && f != "" }
-
-func (f form) shared() bool { return f == doShared || f == checkShared }
-
-// increment is one read-modify-write in a form, or under CheckRead two reads of the same.
-func (r *rig) increment(ctx context.Context, how form) error {
-	_, err := r.incrementOn(ctx, resource, how)
-	return err
-}
-
-// incrementOn also returns what it has read, for the first time if it is repeated.
-func (r *rig) incrementOn(ctx context.Context, resource string, how form) (first int64, err error) {
-	token, _ := fence.FromContext(ctx)
-	runs := 0
-	err = r.run(ctx, resource, how, func(ctx context.Context, tx conn) (err error) {
-		n, err := read(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if runs++; runs == 1 {
-			first = n
-		}
-		if how != checkRead {
-			return write(ctx, tx, n, token)
-		}
-		again, err := read(ctx, tx)
-		if err == nil && again != n {
-			err = errChanged
-		}
-		return err
-	})
-	return first, err
-}
-
-// run runs body in a transaction that the form guards.
-func (r *rig) run(ctx context.Context, resource string, how form, body func(context.Context, conn) error) error {
-	switch how {
-	case do:
-		return r.do(ctx, resource, body)
-	case doShared:
-		return r.doShared(ctx, resource, body)
-	}
-	return r.transaction(ctx, func(tx conn) error {
-		if err := r.guard[how](ctx, tx, resource); err != nil {
-			return err
-		}
-		return body(ctx, tx)
-	})
-}
-
-func nothing(context.Context, conn) error { return nil }
 
 // call is what a holder does with the token of a lock: a claim, a transaction in a form, or one after the other.
 type call struct {
@@ -190,11 +120,11 @@ type overlap struct {
 func newOverlap(t *testing.T, r *rig, opts sqlfence.Options) *overlap {
 	t.Helper()
 	o := &overlap{r: r, hasty: r}
-	if opts.Attempts = 50; r.kind == storetest.SQLite {
+	if opts.Attempts = 50; r.dialect == sqlfence.SQLite {
 		opts.Attempts = 1 // whoever takes the write lock first meets no conflict
-		store := *r.store
-		store.DSN = strings.Replace(store.DSN, "busy_timeout(30000)", "busy_timeout(0)", 1)
-		o.hasty = &rig{place: r.place, store: &store, db: store.DB(t), once: true}
+		store := r.store
+		store.dsn = strings.Replace(store.dsn, "busy_timeout(30000)", "busy_timeout(0)", 1)
+		o.hasty = &rig{place: r.place, store: store, db: store.open(t), once: true}
 		o.hasty.adapter = o.hasty.with(t, opts)
 	}
 	o.rig = r.hooked(t, opts, func(request string) error {
@@ -215,7 +145,7 @@ func (r *rig) launch(call func() error) (_ chan error, waits bool) {
 	answer := make(chan error, 1)
 	go func() { answer <- call() }()
 	for len(answer) == 0 {
-		if r.kind != storetest.SQLite && r.waiting() {
+		if r.dialect != sqlfence.SQLite && r.waiting() {
 			return answer, true
 		}
 		time.Sleep(time.Millisecond)
@@ -223,8 +153,9 @@ func (r *rig) launch(call func() error) (_ chan error, waits bool) {
 	return answer, false
 }
 
-// meets lets another call come at each request of a call, after the call had, and either waits or returns meanwhile. The results, the marks and the data are
-// those of one of the two orders. What has returned before the call has ended came first, unless it was refused.
+// meets makes two calls, the second at each request of the first, after had. The second waits for the first, or returns
+// meanwhile. The results, the marks and the data are those of one of the two orders: what has returned meanwhile came
+// first, unless it was refused.
 func (o *overlap) meets(t *testing.T, had, own, comes call) {
 	t.Helper()
 	name := fmt.Sprintf("%s, then %s and %s", had, own, comes)
@@ -258,7 +189,7 @@ func (o *overlap) meetsAt(t *testing.T, nth int, had, own, comes call) (met bool
 		return false
 	}
 	arrived := <-answer
-	if o.kind == storetest.SQLite && transient(arrived) {
+	if o.dialect == sqlfence.SQLite && transient(arrived) {
 		arrived, waited = other(o.r), true
 	}
 	after, wantN, want := before.next(own)
@@ -269,13 +200,14 @@ func (o *overlap) meetsAt(t *testing.T, nth int, had, own, comes call) (met bool
 		end, wantN, want = after.next(own)
 	}
 	node := resource + own.below
-	switch {
-	case own.how.checks() && transient(err): // the caller begins again, and is refused then or reads what the other has written
-		end = after
-	case own.below != "" && comes.below == "":
+	if comes.below == "" {
 		node = resource
-		fallthrough
-	default:
+	}
+	if own.how.checks() && transient(err) { // the caller begins again, and is refused then or reads what the other has written
+		// On MySQL a guard that finds no mark locks the gap, so that two calls may end in a deadlock.
+		require.True(t, !waited || o.dialect == sqlfence.MySQL && had.claims == "", "a transaction that the other waits for: %v", err)
+		end = after
+	} else {
 		fencetest.RequireRefusal(t, want, err, node, "the call")
 		require.True(t, err != nil || n == wantN, "the call has read %d", n)
 	}
@@ -283,7 +215,7 @@ func (o *overlap) meetsAt(t *testing.T, nth int, had, own, comes call) (met bool
 	require.True(t, arrived != nil || arrivedN == wantArrivedN, "the other call has read %d", arrivedN)
 	got := o.r.row(t)
 	require.Equal(t, row{n: end.n, last: got.last}, got)
-	if comes.below == branch && o.kind == storetest.PostgreSQL && !o.snapshots() {
+	if comes.below == branch && o.dialect == sqlfence.PostgreSQL && !o.snapshots() {
 		require.False(t, waited, "a claim of another branch has waited")
 	}
 	if own.below == "" {
@@ -315,19 +247,20 @@ func TestMarks_overlap(t *testing.T) {
 		{claims: "ClaimRead", how: checkRead, token: newer},
 		{how: checkRead, token: newer},
 		{claims: "Claim", token: newer, lock: "report"},
+		{how: do, token: older},
+		{how: check, token: older},
 	}
-	for _, how := range forms {
-		comers = append(comers, call{how: how, token: newer})
-	}
-	comers = append(comers, call{how: do, token: older}, call{how: check, token: older})
 	everywhere(t, func(t *testing.T, r *rig) {
 		o := newOverlap(t, r, sqlfence.Options{})
-		for _, how := range append([]form{checkRead}, forms...) {
+		comers := slices.Clone(comers)
+		for _, how := range r.forms() {
+			comers = append(comers, call{how: how, token: newer})
+		}
+		for _, how := range append(r.forms(), checkRead) {
 			for _, comes := range comers {
 				had, own, reads := call{claims: "Claim", token: older}, call{how: how, token: older}, how == checkRead
 				same := comes.token == older
 				switch {
-				case r.kind == storetest.SQLite && (how.shared() || comes.how.shared()): // the statements are those of the plain form
 				case reads && (comes.how == checkRead || comes.lock == "report" || same): // readers refuse nobody that is newer
 				case same && comes.how == check && how.shared() && r.snapshots(): // a documented limit
 				case comes.lock == "report":

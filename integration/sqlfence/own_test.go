@@ -11,7 +11,6 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 // Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits
@@ -21,7 +20,7 @@ func TestMarks_sideBySide(t *testing.T) {
 		for _, how := range []form{doShared, checkShared, checkPath, checkRead} {
 			for _, newerReads := range []bool{true, false} {
 				switch {
-				case r.kind == storetest.SQLite && how != checkRead: // one writer at a time
+				case r.dialect == sqlfence.SQLite && how != checkRead: // one writer at a time
 				case newerReads && !how.shared(): // it conflicts with neither
 				default:
 					name := fmt.Sprintf("%s, newer reader %t", how, newerReads)
@@ -61,7 +60,7 @@ func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 		if how != checkPath {
 			require.NoError(t, claim(tenure(t, tokens[0]), resource), "their own claim does not wait for them")
 		}
-		if how == checkRead && r.kind != storetest.MariaDB && r.journal != "delete" {
+		if how == checkRead && r.dialect != sqlfence.MySQL && r.journal != "delete" {
 			require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor does a newer reader's")
 		}
 		if r.journal == "wal" {
@@ -71,7 +70,7 @@ func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 		}
 		r.awaitWaiter(t)
 		go func() { third <- run(0, nothing) }()
-		if r.kind == storetest.PostgreSQL && how != checkPath {
+		if r.dialect == sqlfence.PostgreSQL && how != checkPath {
 			// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
 			require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
 			third <- fence.ErrStale
@@ -80,7 +79,7 @@ func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
 	}
 	require.NoError(t, run(1, func(context.Context, conn) error {
 		require.NoError(t, run(0, both), "one waits for the other")
-		if r.kind != storetest.SQLite {
+		if r.dialect != sqlfence.SQLite {
 			r.awaitWaiter(t)
 			require.Empty(t, claimed, "the claim has not waited for the second")
 		}

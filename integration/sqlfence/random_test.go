@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
@@ -22,18 +21,18 @@ func TestMarks_random(t *testing.T) {
 	for mode := pgx.QueryExecModeCacheStatement; mode <= pgx.QueryExecModeSimpleProtocol; mode++ {
 		for level := sql.LevelReadUncommitted; level <= sql.LevelSerializable; level++ {
 			if level != sql.LevelWriteCommitted && level != sql.LevelSnapshot && int(mode)%4 == int(level)%4 {
-				all = append(all, place{kind: storetest.PostgreSQL, level: level, pgx: true, mode: mode})
+				all = append(all, place{dialect: sqlfence.PostgreSQL, level: level, pgx: true, mode: mode})
 			}
 		}
 	}
 	for _, one := range each {
-		t.Run(string(one.kind), func(t *testing.T) {
+		t.Run(one.dialect.String(), func(t *testing.T) {
 			s := fencetest.Store{Again: again}
 			first := newRig(t, one)
 			first.db.SetMaxIdleConns(24)
 			first.must(t, "CREATE TABLE entries (resource VARCHAR(64), id BIGINT, token BIGINT, PRIMARY KEY (resource, id))")
 			for _, p := range all {
-				if p.kind != one.kind || p.journal != one.journal {
+				if p.dialect != one.dialect || p.journal != one.journal {
 					continue
 				}
 				r := newRigOn(t, p, first.store)

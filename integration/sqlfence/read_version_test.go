@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 // wire is a connection whose Write is replaced.
@@ -54,7 +53,7 @@ func meetingRigs(t *testing.T, level sql.IsolationLevel,
 	write func(c *wire, b []byte, meet *atomic.Pointer[func()]) (int, error),
 ) (r, x *rig, meet *atomic.Pointer[func()]) {
 	t.Helper()
-	r = newRig(t, place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
+	r = newRig(t, place{dialect: sqlfence.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeExec})
 	x = &rig{place: r.place, store: r.store, db: r.db}
 	x.level = level
 	meet = new(atomic.Pointer[func()])

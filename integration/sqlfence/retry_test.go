@@ -14,13 +14,12 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/pgxfence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 )
 
 // Two functions lock two rows in opposite order. The server ends one of them, and Do runs it again.
 func TestDo_deadlockIsRepeated(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
-		if r.kind == storetest.SQLite {
+	at(t, inTurn, func(t *testing.T, r *rig) {
+		if r.dialect == sqlfence.SQLite {
 			return // one writer at a time
 		}
 		r.must(t, "INSERT INTO data VALUES (2, 0, 0, 0, 0)")
@@ -58,12 +57,12 @@ func TestDo_deadlockIsRepeated(t *testing.T) {
 
 // The connection is gone before COMMIT is sent: nothing is committed, and fn does not run again.
 func TestDo_connectionLostBeforeCommit(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, inTurn, func(t *testing.T, r *rig) {
 		id, kill := "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"
-		switch r.kind {
-		case storetest.MariaDB:
+		switch r.dialect {
+		case sqlfence.MySQL:
 			id, kill = "SELECT CONNECTION_ID()", "KILL %d"
-		case storetest.SQLite:
+		case sqlfence.SQLite:
 			return // no connection
 		}
 		runs := 0
@@ -187,17 +186,17 @@ func TestDo_endsInCommit(t *testing.T) {
 // A function ends its transaction by a statement that the driver does not understand, and may begin another. The guard
 // has gone, a newer holder comes, and the function writes: Do returns ErrUnknown.
 func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
-	statements := map[storetest.Kind][]string{
-		storetest.PostgreSQL: {"COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "COMMIT; BEGIN", "ROLLBACK; BEGIN"},
-		storetest.SQLite:     {"COMMIT", "ROLLBACK", "COMMIT; BEGIN"},
-		storetest.MariaDB: {
+	statements := map[sqlfence.Dialect][]string{
+		sqlfence.PostgreSQL: {"COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "COMMIT; BEGIN", "ROLLBACK; BEGIN"},
+		sqlfence.SQLite:     {"COMMIT", "ROLLBACK", "COMMIT; BEGIN"},
+		sqlfence.MySQL: {
 			"COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "BEGIN", "TRUNCATE other", "CREATE OR REPLACE TABLE another (n INT)",
 			"ALTER TABLE other COMMENT ''", "LOCK TABLES other WRITE; UNLOCK TABLES", "SET autocommit = 0; SET autocommit = 1",
 		},
 	}
 	at(t, inTurn, func(t *testing.T, r *rig) {
 		r.must(t, "CREATE TABLE other (n INT)")
-		for _, all := range statements[r.kind] {
+		for _, all := range statements[r.dialect] {
 			for _, how := range []form{do, doShared} {
 				r.reset(t)
 				require.NoError(t, r.claim(as(t, older), resource))

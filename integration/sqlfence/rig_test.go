@@ -14,11 +14,8 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/integration/storetest"
 	"github.com/leasefence/leasefence/internal/fencetest"
 )
-
-func TestMain(m *testing.M) { storetest.Main(m) }
 
 // patience bounds every wait of a test. It is far longer than any wait takes.
 const patience = 20 * time.Second
@@ -34,7 +31,7 @@ var account = sqlfence.Row{Table: "data", Key: "id", ID: 1}
 
 // place is a store at an isolation level, behind one of the two libraries.
 type place struct {
-	kind    storetest.Kind
+	dialect sqlfence.Dialect
 	level   sql.IsolationLevel
 	journal string // of SQLite
 
@@ -43,13 +40,14 @@ type place struct {
 }
 
 var (
-	readCommitted  = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted}
-	repeatableRead = place{kind: storetest.PostgreSQL, level: sql.LevelRepeatableRead}
-	mariaDB        = place{kind: storetest.MariaDB, level: sql.LevelRepeatableRead}
-	sqlite         = place{kind: storetest.SQLite, journal: "wal"}
-	pgxPlace       = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeCacheStatement}
-	pgxSnapshot    = place{kind: storetest.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec}
-	pgxSimple      = place{kind: storetest.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol}
+	readCommitted   = place{dialect: sqlfence.PostgreSQL, level: sql.LevelReadCommitted}
+	repeatableRead  = place{dialect: sqlfence.PostgreSQL, level: sql.LevelRepeatableRead}
+	mariaDB         = place{dialect: sqlfence.MySQL, level: sql.LevelRepeatableRead}
+	sqlite          = place{dialect: sqlfence.SQLite, journal: "wal"}
+	rollbackJournal = place{dialect: sqlfence.SQLite, journal: "delete"}
+	pgxPlace        = place{dialect: sqlfence.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeCacheStatement}
+	pgxSnapshot     = place{dialect: sqlfence.PostgreSQL, level: sql.LevelSerializable, pgx: true, mode: pgx.QueryExecModeDescribeExec}
+	pgxSimple       = place{dialect: sqlfence.PostgreSQL, level: sql.LevelReadCommitted, pgx: true, mode: pgx.QueryExecModeSimpleProtocol}
 )
 
 // places are each store at each level. pgxfence runs the statements of sqlfence, so it has one place with a snapshot and
@@ -57,13 +55,13 @@ var (
 var places = []place{
 	readCommitted,
 	repeatableRead,
-	{kind: storetest.PostgreSQL, level: sql.LevelSerializable},
-	{kind: storetest.MariaDB, level: sql.LevelReadUncommitted},
-	{kind: storetest.MariaDB, level: sql.LevelReadCommitted},
+	{dialect: sqlfence.PostgreSQL, level: sql.LevelSerializable},
+	{dialect: sqlfence.MySQL, level: sql.LevelReadUncommitted},
+	{dialect: sqlfence.MySQL, level: sql.LevelReadCommitted},
 	mariaDB,
-	{kind: storetest.MariaDB, level: sql.LevelSerializable},
+	{dialect: sqlfence.MySQL, level: sql.LevelSerializable},
 	sqlite,
-	{kind: storetest.SQLite, journal: "delete"},
+	rollbackJournal,
 	pgxPlace,
 	pgxSnapshot,
 }
@@ -80,39 +78,41 @@ var inTurn = append([]place{repeatableRead, pgxPlace, pgxSimple}, each...)
 
 func (p place) String() string {
 	switch {
-	case p.kind == storetest.SQLite:
-		return fmt.Sprintf("%s, journal %s", p.kind, p.journal)
+	case p.dialect == sqlfence.SQLite:
+		return fmt.Sprintf("%s, journal %s", p.dialect, p.journal)
 	case p.pgx:
 		return fmt.Sprintf("pgx, %s, %s", p.level, p.mode)
 	}
-	return fmt.Sprintf("%s, %s", p.kind, p.level)
-}
-
-func (p place) dialect() sqlfence.Dialect {
-	return map[storetest.Kind]sqlfence.Dialect{
-		storetest.PostgreSQL: sqlfence.PostgreSQL, storetest.MariaDB: sqlfence.MySQL, storetest.SQLite: sqlfence.SQLite,
-	}[p.kind]
+	return fmt.Sprintf("%s, %s", p.dialect, p.level)
 }
 
 // snapshots reports whether a transaction there reads from a snapshot that its first statement takes on PostgreSQL.
 func (p place) snapshots() bool {
-	return p.kind == storetest.PostgreSQL && p.level >= sql.LevelRepeatableRead
+	return p.dialect == sqlfence.PostgreSQL && p.level >= sql.LevelRepeatableRead
+}
+
+// forms are those with statements of their own. SQLite has one writer at a time, and no shared form.
+func (p place) forms() []form {
+	if p.dialect == sqlfence.SQLite {
+		return []form{do, check}
+	}
+	return forms
 }
 
 // noSnapshot reports whether each statement of a transaction there reads the newest versions.
 func (p place) noSnapshot() bool {
-	return p.kind != storetest.SQLite && p.level <= sql.LevelReadCommitted
+	return p.dialect != sqlfence.SQLite && p.level <= sql.LevelReadCommitted
 }
 
 // readersLock reports whether a transaction there that has read a row prevents others from committing a write to it.
 func (p place) readersLock() bool {
-	return p.journal == "delete" || p.kind == storetest.MariaDB && p.level == sql.LevelSerializable
+	return p.journal == "delete" || p.dialect == sqlfence.MySQL && p.level == sql.LevelSerializable
 }
 
 // list is a query for the pairs of two columns, such as "1:10 2:20", in the order of the first.
 func (p place) list(first, second, from string) string {
 	pairs := "string_agg(CONCAT(%[1]s, ':', %[2]s), ' ' ORDER BY %[1]s)"
-	if p.kind == storetest.MariaDB {
+	if p.dialect == sqlfence.MySQL {
 		pairs = "GROUP_CONCAT(CONCAT(%[1]s, ':', %[2]s) ORDER BY %[1]s SEPARATOR ' ')"
 	}
 	return fmt.Sprintf("SELECT COALESCE("+pairs+", '') FROM %[3]s", first, second, from)
@@ -138,7 +138,7 @@ type rig struct {
 	place
 	*adapter
 
-	store *storetest.Store
+	store store
 	db    *sql.DB
 	pool  *pgxpool.Pool // nil without pgx
 	once  bool          // see act
@@ -146,14 +146,14 @@ type rig struct {
 
 func newRig(t *testing.T, p place) *rig {
 	t.Helper()
-	store := storetest.New(t, p.kind)
-	store.DSN = strings.Replace(store.DSN, "journal_mode(wal)", "journal_mode("+p.journal+")", 1)
+	store := newStore(t, p.dialect)
+	store.dsn = strings.Replace(store.dsn, "journal_mode(wal)", "journal_mode("+p.journal+")", 1)
 	return newRigOn(t, p, store)
 }
 
-func newRigOn(t *testing.T, p place, store *storetest.Store) *rig {
+func newRigOn(t *testing.T, p place, store store) *rig {
 	t.Helper()
-	r := &rig{place: p, store: store, db: store.DB(t)}
+	r := &rig{place: p, store: store, db: store.open(t)}
 	if p.pgx {
 		r.pool = r.open(t, func(*pgx.ConnConfig) {})
 	}
@@ -173,7 +173,7 @@ func (r *rig) with(t *testing.T, opts sqlfence.Options) *adapter {
 	if r.pgx {
 		a, err = newPGX(r.pool, opts)
 	} else {
-		a, err = newSQL(r.db, r.dialect(), opts)
+		a, err = newSQL(r.db, r.dialect, opts)
 	}
 	require.NoError(t, err)
 	return a
@@ -182,7 +182,7 @@ func (r *rig) with(t *testing.T, opts sqlfence.Options) *adapter {
 // open opens another pool, whose connections are set by configure.
 func (r *rig) open(t *testing.T, configure func(*pgx.ConnConfig)) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(r.store.DSN)
+	config, err := pgxpool.ParseConfig(r.store.dsn)
 	require.NoError(t, err)
 	config.ConnConfig.DefaultQueryExecMode = r.mode
 	config.MaxConns = 20
@@ -264,7 +264,7 @@ func write(ctx context.Context, tx conn, n int64, token fence.Token) error {
 // awaitWaiter returns when a statement waits for a lock. SQLite does not show that.
 func (r *rig) awaitWaiter(t *testing.T) {
 	t.Helper()
-	if r.kind == storetest.SQLite {
+	if r.dialect == sqlfence.SQLite {
 		return
 	}
 	require.Eventually(t, func() bool { return r.waiting() }, patience, time.Millisecond, "nothing waits for a lock")
@@ -273,7 +273,7 @@ func (r *rig) awaitWaiter(t *testing.T) {
 // waiting reports whether a statement waits for a lock.
 func (r *rig) waiting() bool {
 	query := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-	if r.kind == storetest.MariaDB {
+	if r.dialect == sqlfence.MySQL {
 		query = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS " +
 			"WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
 	}
