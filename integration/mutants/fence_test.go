@@ -244,7 +244,7 @@ var fenceMutants = table{
 		},
 		"sqlfence: no Claim before the read": {
 			"[-if !seen.has(c) {\n\t\treturn errBehind\n\t}\n-]",
-			killer{onSQLite, "TestMarks_overlap/SQLite,_journal_wal", `fencetest.RequireRefusal(t, want, err, node`},
+			killer{onSQLite, "TestMarks_overlap/SQLite,_journal_wal", `fencetest.RequireRefusal(t, wantArrived, arrived`},
 		},
 		"sqlfence: Do reports its own claim to the hooks too": {
 			"if err := e.[-claimOnce(ctx, db, resource, c-]{+Claim(ctx, db, resource, Writer+}); err != nil {",
