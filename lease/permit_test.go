@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/client/v3/concurrency"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -47,26 +46,6 @@ func TestSession_Permit_wakesOne(t *testing.T) {
 		for _, w := range waiting[1:] {
 			require.ErrorIs(t, receive(t, w).err, context.Canceled)
 		}
-	})
-}
-
-// etcd's own locks of the name wait for all held permits, and let nobody in.
-func TestSession_Permit_andEtcdsLockOfItsName(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		p, other := e.permit(t, "a", 3), e.permit(t, "a", 3)
-		session, err := concurrency.NewSession(e.c.Client, concurrency.WithLease(e.s.Status().LeaseID))
-		require.NoError(t, err)
-		defer session.Orphan()
-		mutex := concurrency.NewMutex(session, "a")
-		drained := later(func() error { return mutex.Lock(t.Context()) })
-		synctest.Wait()
-		require.ErrorIs(t, second(e.s.TryPermit(t.Context(), "a", 3)), lease.ErrLocked, "nobody overtakes the lock that drains it")
-		require.NoError(t, p.Unlock(t.Context()))
-		synctest.Wait()
-		requirePending(t, drained)
-		require.NoError(t, other.Unlock(t.Context()))
-		require.NoError(t, receive(t, drained))
-		require.NoError(t, mutex.Unlock(t.Context()))
 	})
 }
 

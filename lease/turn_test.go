@@ -52,21 +52,6 @@ func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
 	require.NoError(t, l.Unlock(t.Context()))
 }
 
-// Callers of one session are served in the order of their calls, also those that come after some were served.
-func TestTurns_order(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e, l, waiting := startLine(t, lease.Options{}, 3)
-		for range 20 {
-			require.NoError(t, l.Unlock(t.Context()))
-			got := granted(t, waiting[0])
-			l = got.lock
-			waiting = append(waiting[1:], e.wait(t.Context(), "a"))
-		}
-		pass(t, l, waiting...)
-		require.Empty(t, e.keys(""))
-	})
-}
-
 // A session that hands over to itself does not delay others: its next caller goes to the back of etcd's queue.
 func TestTurns_othersComeInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
