@@ -140,21 +140,6 @@ var reads = map[string]func(ctx context.Context, client *clientv3.Client, name s
 	},
 }
 
-func TestReads_tryAgain(t *testing.T) {
-	for name, read := range reads {
-		inBubble(t, name, func(t *testing.T) {
-			s := newStage(t)
-			s.stands(t, "a")
-			s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable})
-			s.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request}) // a silent endpoint
-			began := time.Now()
-			require.NoError(t, read(t.Context(), s.c.Client, "n"))
-			require.Contains(t, []int{3, 4}, len(s.c.Calls(fakeetcd.Get)), "the last attempt may send two")
-			require.Less(t, time.Since(began), 5*time.Second)
-		})
-	}
-}
-
 func TestReads_end(t *testing.T) {
 	for name, read := range reads {
 		inBubble(t, name, func(t *testing.T) {

@@ -168,25 +168,6 @@ func TestObserve_sharesOneWatch(t *testing.T) {
 	})
 }
 
-// When the consumer breaks out of the loop, nothing is left behind.
-func TestObserve_breakLeavesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		l := s.stands(t, "a")
-		seq := election.Observe(t.Context(), s.c.Client, "n")
-		for range 3 { // the iterator may be used again
-			for got, err := range seq {
-				require.NoError(t, err)
-				require.Equal(t, l, got)
-				break
-			}
-			synctest.Wait() // until the client has closed its stream
-			require.Zero(t, s.srv.Watchers())
-			l = s.proclaims(t, l, l.Value+"!")
-		}
-	})
-}
-
 // A new observer sees the present leader, even if the shared watch has not reported it yet. The late events of the
 // watch are not yielded to it.
 func TestObserve_joinsLate(t *testing.T) {
