@@ -1,17 +1,13 @@
 package leaseprom_test
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,111 +18,47 @@ import (
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/lease"
 	"github.com/leasefence/leasefence/lease/leaseprom"
-	"github.com/leasefence/leasefence/lease/leasetest"
 )
 
-func hooked(t *testing.T, opts leaseprom.Options) (*leasetest.Server, *leasetest.Session, *prometheus.Registry) {
-	t.Helper()
-	m, err := leaseprom.New(opts)
-	require.NoError(t, err)
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(m))
-	srv := leasetest.New(t)
-	return srv, srv.Session(t, lease.Options{Hooks: m.Hooks()}), registry
-}
-
-// requireMetrics checks the values of the metrics called names.
-func requireMetrics(t *testing.T, registry *prometheus.Registry, want string, names ...string) {
-	t.Helper()
-	synctest.Wait()
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	var got []string
-	for _, f := range families {
-		if !slices.Contains(names, f.GetName()) {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetValue())
-			}
-			text := strings.TrimPrefix(f.GetName(), "leasefence_") + "{" + strings.Join(labels, ",") + "} "
-			switch {
-			case m.GetHistogram() != nil:
-				h := m.GetHistogram()
-				text += fmt.Sprintf("%.3gs in %d", h.GetSampleSum(), h.GetSampleCount())
-			case m.GetGauge() != nil:
-				text += fmt.Sprint(m.GetGauge().GetValue())
-			default:
-				text += fmt.Sprint(m.GetCounter().GetValue())
-			}
-			got = append(got, text)
-		}
-	}
-	require.Equal(t, want, strings.Join(got, "\n"))
-}
-
-func TestMetrics_ofLocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		srv, s, registry := hooked(t, leaseprom.Options{})
-		ctx := t.Context()
-		names := []string{
-			"leasefence_acquisitions_total", "leasefence_acquisitions_waiting", "leasefence_acquisition_duration_seconds",
-			"leasefence_locks_held", "leasefence_lock_held_seconds", "leasefence_losses_total",
-		}
-		a, err := s.Lock(ctx, "a")
-		require.NoError(t, err)
-		_, err = s.TryLock(ctx, "a")
-		require.ErrorIs(t, err, lease.ErrLocked)
-		waits := make(chan error, 1)
-		short, cancel := context.WithTimeout(ctx, 4*time.Second)
-		defer cancel()
-		go func() {
-			_, err := s.RLock(short, "a")
-			waits <- err
-		}()
-		time.Sleep(time.Second)
-		requireMetrics(t, registry, `acquisition_duration_seconds{lock} 0s in 1
-acquisitions_total{lock,granted} 1
-acquisitions_total{lock,locked} 1
-acquisitions_waiting{read_lock} 1
-locks_held{lock} 1`, names...)
-
-		require.ErrorIs(t, <-waits, context.DeadlineExceeded)
-		require.NoError(t, a.Unlock(ctx))
-		b, err := s.Lock(ctx, "b")
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		_, err = srv.Client(t).Delete(ctx, b.Key())
-		require.NoError(t, err)
-		requireMetrics(t, registry, `acquisition_duration_seconds{lock} 0s in 2
-acquisitions_total{lock,granted} 2
-acquisitions_total{lock,locked} 1
-acquisitions_total{read_lock,canceled} 1
-acquisitions_waiting{read_lock} 0
-lock_held_seconds{lock} 5s in 2
-locks_held{lock} 0
-losses_total{lock,key_deleted} 1`, names...)
-	})
-}
-
-// Metrics of the session have no such label; one without any label is there from the beginning.
-func TestMetrics_withALabelForTheLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, s, registry := hooked(t, leaseprom.Options{Lock: func(a lease.Acquisition) string {
+// Metrics of the session have no label for the lock; one without any label is there from the beginning.
+func TestMetrics_ofASession(t *testing.T) {
+	for locks, label := range map[string]func(lease.Acquisition) string{
+		`leasefence_locks_held{kind="lock"} 2`: nil,
+		`leasefence_locks_held{kind="lock",lock="gr�"} 2`: func(a lease.Acquisition) string {
 			return a.Names[0][:3] // may cut a character in two
-		}})
-		for _, name := range []string{"jobs/1", "jobs/2", "größe"} {
-			require.NoError(t, s.Do(t.Context(), name, func(context.Context, fence.Token) error { return nil }))
+		},
+	} {
+		m, err := leaseprom.New(leaseprom.Options{Lock: label, Buckets: []float64{1, 2}})
+		require.NoError(t, err)
+		registry := prometheus.NewPedanticRegistry()
+		require.NoError(t, registry.Register(m))
+		h, a := m.Hooks(), lease.Acquisition{Kind: lease.KindLock, Names: []string{"größe"}}
+		h.Renewed(lease.Renewal{RoundTrip: 1500 * time.Millisecond})
+		for range 2 {
+			h.StateChanged(lease.Status{State: lease.StateHeld})
+			h.AcquireEnd(t.Context(), a, lease.Acquired{})
 		}
-		requireMetrics(t, registry, `cleanup_keys{} 0
-locks_held{lock,gr�} 0
-locks_held{lock,job} 0
-session_state{held} 1
-session_state{jeopardy} 0
-session_state{lost} 0`, "leasefence_cleanup_keys", "leasefence_locks_held", "leasefence_session_state")
-	})
+		require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP leasefence_cleanup_keys Keys that are to be deleted in the background.
+# TYPE leasefence_cleanup_keys gauge
+leasefence_cleanup_keys 0
+# HELP leasefence_locks_held Locks that are held now.
+# TYPE leasefence_locks_held gauge
+`+locks+`
+# HELP leasefence_renewal_duration_seconds Round trips of the lease's renewals.
+# TYPE leasefence_renewal_duration_seconds histogram
+leasefence_renewal_duration_seconds_bucket{le="1"} 0
+leasefence_renewal_duration_seconds_bucket{le="2"} 1
+leasefence_renewal_duration_seconds_bucket{le="+Inf"} 1
+leasefence_renewal_duration_seconds_sum 1.5
+leasefence_renewal_duration_seconds_count 1
+# HELP leasefence_session_state 1 for the state of the session's lease, 0 for the others.
+# TYPE leasefence_session_state gauge
+leasefence_session_state{state="held"} 1
+leasefence_session_state{state="jeopardy"} 0
+leasefence_session_state{state="lost"} 0
+`), "leasefence_cleanup_keys", "leasefence_locks_held", "leasefence_renewal_duration_seconds", "leasefence_session_state"))
+	}
 }
 
 func TestResources(t *testing.T) {

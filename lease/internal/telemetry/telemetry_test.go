@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -60,6 +61,27 @@ func recorded() (*lease.Hooks, func(m telemetry.Metric, of ...string) float64) {
 		}
 		return math.NaN()
 	}
+}
+
+// An acquisition waits while it is queued, unless it only tries, counts by its outcome, and then holds until it is
+// released or lost.
+func TestHooks_countAcquisitionsAndHolds(t *testing.T) {
+	h, value := recorded()
+	lock := lease.Acquisition{Kind: lease.KindLock}
+	try := lease.Acquisition{Kind: lease.KindLock, Try: true}
+	h.Queued(t.Context(), lock, "")
+	h.AcquireEnd(t.Context(), lock, lease.Acquired{Queued: true, Waited: 3 * time.Second})
+	h.AcquireEnd(t.Context(), try, lease.Acquired{Queued: true, Err: lease.ErrLocked})
+	h.Released(t.Context(), lease.Hold{Acquisition: lock, Held: 4 * time.Second}, nil)
+	h.AcquireEnd(t.Context(), lock, lease.Acquired{})
+	h.Lost(t.Context(), lease.Hold{Acquisition: lock, Held: time.Second}, &lease.LostError{Reason: lease.ReasonKeyDeleted})
+	h.Queued(t.Context(), lock, "")
+	h.AcquireEnd(t.Context(), lock, lease.Acquired{})
+	require.Equal(t, []float64{1, 3, 1, 3, 1, 5, 1}, []float64{
+		value(telemetry.Waiting, "lock"), value(telemetry.Acquisitions, "lock", "granted"), value(telemetry.Acquisitions, "lock", "locked"),
+		value(telemetry.Waited, "lock"), value(telemetry.Locks, "lock"), value(telemetry.Held, "lock"),
+		value(telemetry.Losses, "lock", "key_deleted"),
+	})
 }
 
 // An error of a release is a loss if the hold was lost before the release, and none if it ended during the release, or if
