@@ -119,8 +119,7 @@ func TestSession_Lock_replacesALeaseThatIsGone(t *testing.T) {
 			old := e.s.Status().LeaseID
 			before := e.lock(t, "before")
 			require.NoError(t, e.srv.Revoke(old))
-			l, err := e.s.Lock(t.Context(), name)
-			require.NoError(t, err)
+			l := granted(t, e.wait(t.Context(), name)).lock
 			require.Equal(t, []clientv3.LeaseID{e.s.Status().LeaseID}, e.leaseIDs())
 			requireLost(t, context.Cause(before.Context()), lease.ReasonLeaseGone)
 			requireLive(t, l)
@@ -197,12 +196,10 @@ func TestSession_retriesTransientErrors(t *testing.T) {
 					e.c.Inject(m, fakeetcd.Fault{Times: 5, Lose: lose, Err: err})
 				}
 				fail(fakeetcd.Txn)
-				l, err := e.s.Lock(t.Context(), "a")
-				require.NoError(t, err)
+				l := granted(t, e.wait(t.Context(), "a")).lock
 				waiting := e.line(t, "a", 2)
 				fail(fakeetcd.Txn)
-				second, err := e.s.TryLock(t.Context(), "b")
-				require.NoError(t, err)
+				other := e.lock(t, "b")
 				require.Len(t, e.keys(""), 2)
 				fail(fakeetcd.Txn)
 				require.NoError(t, l.Unlock(t.Context()))
@@ -212,7 +209,7 @@ func TestSession_retriesTransientErrors(t *testing.T) {
 				got = granted(t, waiting[1])
 				fail(fakeetcd.Txn)
 				require.NoError(t, got.lock.Unlock(t.Context()))
-				require.NoError(t, second.Unlock(t.Context()))
+				require.NoError(t, other.Unlock(t.Context()))
 				require.Less(t, e.now(), time.Minute)
 				require.Empty(t, e.keys(""))
 				fail(fakeetcd.Revoke)

@@ -58,8 +58,7 @@ func TestAdopt_authenticatesAgain(t *testing.T) {
 func TestAdopt_Close_leavesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, id := startAdopted(t, nil)
-		_, err := e.c.Put(t.Context(), "its owner's", "", clientv3.WithLease(id))
-		require.NoError(t, err)
+		e.put(t, "its owner's", "", id)
 		var locks []*lease.Lock
 		for i := range 100 {
 			locks = append(locks, e.lock(t, string(rune('À'+i))))
@@ -164,8 +163,7 @@ func TestAdopt_closeRetriesTheKeysOfALostLease(t *testing.T) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
 		synctest.Wait()
-		_, err := e.s.TryLock(t.Context(), "b")
-		require.NoError(t, err)
+		e.lock(t, "b")
 		require.NoError(t, e.s.Close(t.Context()))
 		require.Empty(t, e.keys(""))
 	})

@@ -151,8 +151,7 @@ func TestSession_leasesInVain(t *testing.T) {
 		require.Less(t, len(e.c.Calls(fakeetcd.Grant)), 60)
 		remove()
 		began := e.now()
-		l, err := e.s.Lock(t.Context(), "a")
-		require.NoError(t, err)
+		l := granted(t, e.wait(t.Context(), "a")).lock
 		require.Less(t, e.now()-began, 3*time.Second)
 
 		// A lease on which a lock was held is replaced at once, and so is the next.
@@ -160,8 +159,7 @@ func TestSession_leasesInVain(t *testing.T) {
 			require.NoError(t, e.srv.Revoke(e.s.Status().LeaseID))
 			<-l.Context().Done()
 			began = e.now()
-			l, err = e.s.Lock(t.Context(), "a")
-			require.NoError(t, err)
+			l = granted(t, e.wait(t.Context(), "a")).lock
 			require.Zero(t, e.now()-began)
 		}
 	})

@@ -155,13 +155,9 @@ func TestHooks_afterTheLongestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heard
 		e := start(t, lease.Options{Owner: "me", Hooks: h.hooks()})
-		hold := func(name string) *lease.Lock {
-			l, err := e.s.TryLock(t.Context(), name, lease.WithMaxHold(time.Second))
-			require.NoError(t, err)
-			return l
-		}
-		a, b := hold("a"), hold("b")
-		hold("c")
+		longest := lease.WithMaxHold(time.Second)
+		a, b := e.lock(t, "a", longest), e.lock(t, "b", longest)
+		e.lock(t, "c", longest)
 		time.Sleep(2 * time.Second)
 		h.take()
 		require.ErrorIs(t, context.Cause(a.Context()), lease.ErrMaxHold)

@@ -123,8 +123,7 @@ func TestInspect_semaphores(t *testing.T) {
 		require.Equal(t, "slot:one | exclusive:drain exclusive:etcdctl", shape(e.inspect(t, "a")))
 		_, err = e.c.Delete(t.Context(), "a/"+hex)
 		require.NoError(t, err)
-		l, err := e.s.Lock(t.Context(), "a", lease.WithOwner("ours"))
-		require.NoError(t, err)
+		l := granted(t, e.wait(t.Context(), "a", lease.WithOwner("ours"))).lock
 		require.Equal(t, "slot:one exclusive:ours | exclusive:drain", shape(e.inspect(t, "a")))
 		require.NoError(t, l.Unlock(t.Context()))
 		require.NoError(t, permits["one"].Unlock(t.Context()))

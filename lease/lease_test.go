@@ -112,9 +112,9 @@ func writes(call fakeetcd.Call) bool {
 	return ok && writing(r)
 }
 
-func (e *env) lock(t *testing.T, name string) *lease.Lock {
+func (e *env) lock(t *testing.T, name string, opts ...lease.LockOption) *lease.Lock {
 	t.Helper()
-	l, err := e.s.TryLock(t.Context(), name)
+	l, err := e.s.TryLock(t.Context(), name, opts...)
 	require.NoError(t, err)
 	return l
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
@@ -61,11 +60,9 @@ func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 		for range 3 {
 			l := e.lock(t, "a")
 			require.NoError(t, l.Unlock(t.Context()))
-			l, err := e.s.Lock(t.Context(), "a")
-			require.NoError(t, err)
-			_, err = e.s.TryLock(t.Context(), "a")
+			l = granted(t, e.wait(t.Context(), "a")).lock
 			var locked *lease.LockedError
-			require.ErrorAs(t, err, &locked)
+			require.ErrorAs(t, second(e.s.TryLock(t.Context(), "a")), &locked)
 			require.Equal(t, l.Key(), locked.Key)
 			require.NoError(t, l.Unlock(t.Context()))
 		}
@@ -84,8 +81,7 @@ func TestSession_TryLock_longKeyAndValue(t *testing.T) {
 		granted, err := e.c.Grant(t.Context(), 60)
 		require.NoError(t, err)
 		long := strings.Repeat("x", 600_000)
-		_, err = e.c.Put(t.Context(), fmt.Sprintf("a/%x-%s", int64(granted.ID), long), long, clientv3.WithLease(granted.ID))
-		require.NoError(t, err)
+		e.put(t, fmt.Sprintf("a/%x-%s", int64(granted.ID), long), long, granted.ID)
 		_, err = e.s.TryLock(t.Context(), "a")
 		var locked *lease.LockedError
 		require.ErrorAs(t, err, &locked)

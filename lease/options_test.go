@@ -90,8 +90,7 @@ func TestAdopt_refuses(t *testing.T) {
 		require.EqualError(t, second(lease.Adopt(t.Context(), c.Client, 0, lease.Options{})), "lease: adopt: id is 0, want a lease's")
 		require.Empty(t, srv.Calls(fakeetcd.Any))
 
-		_, err := lease.Adopt(t.Context(), c.Client, 0xabc, lease.Options{})
-		require.ErrorContains(t, err, "lease: adopt lease abc: etcdserver: requested lease not found")
+		require.ErrorContains(t, second(lease.Adopt(t.Context(), c.Client, 0xabc, lease.Options{})), "lease: adopt lease abc: etcdserver: requested lease not found")
 
 		short, err := c.Grant(t.Context(), 5)
 		require.NoError(t, err)

@@ -94,8 +94,7 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 	for name, call := range map[string]func(t *testing.T, ctx context.Context, e, other *env){
 		"Lock that waits": func(t *testing.T, ctx context.Context, e, other *env) {
 			t.Helper()
-			held, err := other.s.TryLock(ctx, "a")
-			require.NoError(t, err)
+			held := other.lock(t, "a")
 			next, last := e.wait(ctx, "a"), e.wait(ctx, "a")
 			time.Sleep(time.Second)
 			require.NoError(t, held.Unlock(ctx))
@@ -104,8 +103,7 @@ func TestSession_callsLeaveNothingRegistered(t *testing.T) {
 		},
 		"Lock that is given up": func(t *testing.T, ctx context.Context, e, other *env) {
 			t.Helper()
-			held, err := other.s.TryLock(ctx, "a")
-			require.NoError(t, err)
+			held := other.lock(t, "a")
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			require.ErrorIs(t, second(e.s.Lock(short, "a")), context.DeadlineExceeded)

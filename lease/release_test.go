@@ -128,9 +128,8 @@ func TestRelease_asked_isInTheKey(t *testing.T) {
 func TestRelease_asked_notByAText(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		guess := e.srv.Rev() + 2
-		l, err := e.s.TryLock(t.Context(), "a", lease.WithOwner(fmt.Sprintf("me\n(asked to release %d)", guess)))
-		require.NoError(t, err)
-		_, err = e.c.Put(t.Context(), l.Key(), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
+		l := e.lock(t, "a", lease.WithOwner(fmt.Sprintf("me\n(asked to release %d)", guess)))
+		_, err := e.c.Put(t.Context(), l.Key(), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
 		require.NoError(t, err)
 		e.at(time.Hour)
 		require.NoError(t, l.Err())

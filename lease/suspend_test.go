@@ -83,8 +83,7 @@ func TestLock_deadlineIsTheReasonAlsoAfterTheLongestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		host := hosttest.Start(t, false)
 		e := start(t, lease.Options{})
-		l, err := e.s.TryLock(t.Context(), "a", lease.WithMaxHold(1200*time.Millisecond))
-		require.NoError(t, err)
+		l := e.lock(t, "a", lease.WithMaxHold(1200*time.Millisecond))
 		e.at(1100 * time.Millisecond)
 		host.Suspend(usable)
 		e.at(1200 * time.Millisecond) // before the next check of the clock

@@ -135,8 +135,7 @@ func TestTurns_holdersKeyIsDeleted_contextHasEnded(t *testing.T) {
 		"held for too long": func(*testing.T, *env) {},
 	} {
 		bubbleOf(t, name, func(t *testing.T, e *env) {
-			l, err := e.s.Lock(t.Context(), "a", lease.WithMaxHold(time.Second))
-			require.NoError(t, err)
+			l := e.lock(t, "a", lease.WithMaxHold(time.Second))
 			next := e.wait(t.Context(), "a")
 			end(t, e)
 			e.at(2 * time.Second)

@@ -38,8 +38,7 @@ func TestTurns_tryLock(t *testing.T) {
 		e := start(t, lease.Options{Owner: "we", Prefix: "p/", Era: 3})
 		e.join(t).lock(t, "a")
 		other := open(t, e.srv, lease.Options{Owner: "they", Prefix: "p/"})
-		l, err := e.s.TryLock(t.Context(), "a", lease.WithOwner("the holder"))
-		require.NoError(t, err)
+		l := e.lock(t, "a", lease.WithOwner("the holder"))
 		require.Equal(t, uint16(3), l.Token().Era())
 		other.requireLocked(t, "the holder", l.Key(), fence.Token(l.Token().Revision()))
 		e.requireLocked(t, "the holder", l.Key(), l.Token())
@@ -110,8 +109,8 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		e.srv.Put("a/nested/x", "")
 		require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
 		for _, try := range []func() error{
-			func() error { _, err := e.s.TryLock(t.Context(), "a"); return err },
-			func() error { _, err := e.s.TryLockAll(t.Context(), "a", "b"); return err },
+			func() error { return second(e.s.TryLock(t.Context(), "a")) },
+			func() error { return second(e.s.TryLockAll(t.Context(), "a", "b")) },
 		} {
 			e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
 			tried := later(try)
@@ -123,8 +122,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 			require.Zero(t, left.Load())
 		}
 		l := other.lock(t, "a")
-		_, err := e.s.TryPermit(t.Context(), "a", 1)
-		require.ErrorIs(t, err, lease.ErrLocked)
+		require.ErrorIs(t, second(e.s.TryPermit(t.Context(), "a", 1)), lease.ErrLocked)
 		require.NoError(t, l.Unlock(t.Context()))
 		synctest.Wait()
 		require.Zero(t, left.Load())
