@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -165,51 +164,40 @@ func TestSession_Close_asTheNewLeaseComesDuringWork(t *testing.T) {
 	})
 }
 
-// The lease outlives the work under it.
+// Close waits for the work, for as long as its context lasts, and does not revoke the lease under it.
 func TestSession_Close_waitsForDo(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		cause := make(chan error, 1)
-		done := later(func() error {
-			return e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
-				<-ctx.Done()
-				cause <- context.Cause(ctx)
-				time.Sleep(time.Minute)
-				if len(e.keys("a")) != 1 || len(e.leaseIDs()) != 1 {
-					return errors.New("released under the work")
-				}
-				return nil
+	const work = time.Minute
+	for name, bound := range map[string]time.Duration{"to its end": time.Hour, "no longer than its context": time.Second} {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			cause := make(chan error, 1)
+			done := later(func() error {
+				return e.s.Do(t.Context(), "a", func(ctx context.Context, _ fence.Token) error {
+					<-ctx.Done()
+					cause <- context.Cause(ctx)
+					time.Sleep(work)
+					return nil
+				})
 			})
+			e.at(time.Second)
+			closed := later(func() error { return e.s.Close(timeout(t, bound)) })
+			e.at(time.Second + min(bound, work-1))
+			require.Empty(t, e.c.Calls(fakeetcd.Revoke))
+			require.Len(t, e.keys("a"), 1)
+			err := receive(t, closed)
+			require.Equal(t, time.Second+min(bound, work), e.now())
+			if bound > work {
+				require.NoError(t, err)
+				require.Empty(t, e.leaseIDs())
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.ErrorContains(t, err, "functions under Do or Run, have not ended")
+			}
+			requireLost(t, receive(t, cause), lease.ReasonSessionClosed)
+			require.ErrorIs(t, receive(t, done), lease.ErrClosed)
+			e.at(2 * time.Minute)
+			require.Empty(t, e.leaseIDs())
 		})
-		e.at(time.Second)
-		require.NoError(t, e.s.Close(t.Context()))
-		require.Equal(t, time.Minute+time.Second, e.now())
-		requireLost(t, receive(t, cause), lease.ReasonSessionClosed)
-		err := receive(t, done)
-		require.ErrorIs(t, err, lease.ErrClosed)
-		require.NotContains(t, err.Error(), "released")
-		require.Empty(t, e.leaseIDs())
-	})
-}
-
-func TestSession_Close_doesNotWaitForDoLongerThanItsContext(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		done := later(func() error {
-			return e.s.Do(t.Context(), "a", func(context.Context, fence.Token) error {
-				time.Sleep(time.Minute) // and ignores its context
-				return nil
-			})
-		})
-		e.at(time.Second)
-		err := e.s.Close(timeout(t, time.Second))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "functions under Do or Run, have not ended")
-		require.Equal(t, 2*time.Second, e.now())
-		require.Empty(t, e.c.Calls(fakeetcd.Revoke), "not under the work")
-		require.Len(t, e.keys("a"), 1)
-		require.ErrorIs(t, receive(t, done), lease.ErrClosed)
-		e.at(2 * time.Minute)
-		require.Empty(t, e.leaseIDs())
-	})
+	}
 }
 
 // With a context that has ended, Close blames nothing that does not run.
