@@ -61,11 +61,16 @@ func TestRun_endsWhileItDoesNotLead(t *testing.T) {
 // context is none. The next candidate leads when lead has returned. If the leadership is lost before that, Run returns the
 // loss too, since others could lead while lead was still running, and does not campaign again.
 func TestRun_whatEndedFirstDecides(t *testing.T) {
-	type what func(t *testing.T, r *role, c *term, other *process)
+	type what func(t *testing.T, p, other *process, r *role, c *term)
 	own := errors.New("its own")
-	ends := what(func(_ *testing.T, r *role, _ *term, _ *process) { r.stop(errMine) })
-	resign := what(func(t *testing.T, _ *role, c *term, _ *process) { t.Helper(); resigns(t, c) })
-	asked := what(func(t *testing.T, _ *role, _ *term, other *process) { t.Helper(); other.release(t) })
+	ends := what(func(_ *testing.T, _, _ *process, r *role, _ *term) { r.stop(errMine) })
+	resign := what(func(t *testing.T, _, _ *process, _ *role, c *term) { t.Helper(); resigns(t, c) })
+	asked := what(func(t *testing.T, _, other *process, _ *role, _ *term) { t.Helper(); other.release(t) })
+	closes := what(func(t *testing.T, p, _ *process, _ *role, _ *term) {
+		t.Helper()
+		closed := p.closes(t.Context()) // it waits for lead
+		t.Cleanup(func() { require.NoError(t, <-closed) })
+	})
 	is := func(err error) func(*term) error { return func(*term) error { return err } }
 	with := func(err error) func(*term) error { return is(fmt.Errorf("%w: %w", own, err)) }
 	canceled := func(c *term) error { return c.ctx.Err() }
@@ -96,6 +101,10 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 		"resigned, its own":             {happens: resign, cause: election.ErrResigned, returns: is(own), own: true},
 		"asked to release, its own":     {happens: asked, cause: lease.ErrAskedToRelease, returns: is(own), again: true, once: true},
 		"asked to release":              {happens: asked, cause: lease.ErrAskedToRelease, returns: cause, again: true, once: true},
+		"session closed": {
+			happens: closes, cause: lease.ErrClosed, then: loss{reason: lease.ReasonSessionClosed},
+			returns: is(own), want: lease.ErrClosed, own: true,
+		},
 	}
 	for name, loss := range losses {
 		table["ctx ended, then "+name] = row{happens: ends, cause: errMine, then: loss, returns: is(own), want: errMine, own: true}
@@ -112,7 +121,7 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 			c := r.leads(t)
 			next := other.waits(t, election.Options{})
 			if tc.happens != nil {
-				tc.happens(t, r, c, other)
+				tc.happens(t, p, other, r, c)
 				require.Equal(t, time.Now(), c.requireCause(t, tc.cause))
 				require.ErrorIs(t, c.ctx.Err(), context.Canceled)
 				time.Sleep(time.Minute)
@@ -137,7 +146,7 @@ func TestRun_whatEndedFirstDecides(t *testing.T) {
 			}
 			err := r.returned(t)
 			require.Equal(t, tc.own, errors.Is(err, own), "%v", err)
-			if tc.then.happens != nil {
+			if tc.then.reason != 0 {
 				requireLost(t, err, tc.then.reason)
 			} else {
 				require.NotErrorIs(t, err, lease.ErrLost)

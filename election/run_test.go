@@ -228,31 +228,6 @@ func (p *process) closes(ctx context.Context) <-chan error {
 	return closed
 }
 
-func TestRun_sessionIsClosedWhileItLeads(t *testing.T) {
-	bubble(t, func(t *testing.T, p *process) {
-		other := p.join(t)
-		r := p.runs(t, election.Options{}, election.WithRejoin(), election.WithOnLost(toldNothing(t)))
-		c := r.leads(t)
-		next := other.waits(t, election.Options{})
-		closed := p.closes(t.Context())
-		require.Equal(t, time.Now(), c.requireCause(t, lease.ErrClosed))
-		requireLost(t, context.Cause(c.ctx), lease.ReasonSessionClosed)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		require.Empty(t, closed, "Close waits for lead")
-		r.requireIdle(t)
-		next.requireWaiting(t)
-		require.Contains(t, p.keys(), c.key())
-
-		c.returns <- errMine
-		err := r.returned(t)
-		require.ErrorIs(t, err, lease.ErrClosed)
-		require.ErrorIs(t, err, errMine)
-		require.NoError(t, <-closed)
-		next.won(t)
-	})
-}
-
 // If the session is closed while Run releases the key, the end of the lease deletes the key.
 func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
 	bubble(t, func(t *testing.T, p *process) {
