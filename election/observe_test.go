@@ -168,32 +168,6 @@ func TestObserve_sharesOneWatch(t *testing.T) {
 	})
 }
 
-// A new observer sees the present leader, even if the shared watch has not reported it yet. The late events of the
-// watch are not yielded to it.
-func TestObserve_joinsLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		first := s.stands(t, "first")
-		early := observe(t, s.c, "n")
-		early.sees(t, first)
-		s.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Second}) // also delays the events behind it
-		middle := s.proclaims(t, first, "middle")
-		second := s.stands(t, "second")
-		s.dies(t, first)
-		early.seesNothing(t)
-
-		late := observe(t, s.c, "n")
-		late.sees(t, second)
-		third := s.proclaims(t, second, "third")
-		time.Sleep(time.Second - time.Nanosecond)
-		early.seesNothing(t)
-		late.seesNothing(t)
-		time.Sleep(catchUp)
-		early.sees(t, middle, second, third)
-		late.sees(t, third)
-	})
-}
-
 // A change that happens while an observer begins is not lost between its read and its watch.
 func TestObserve_changesWhileItBegins(t *testing.T) {
 	for _, method := range []fakeetcd.Method{fakeetcd.Watch, fakeetcd.Get} {

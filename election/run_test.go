@@ -2,7 +2,6 @@ package election_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -239,22 +238,5 @@ func TestRun_sessionIsClosedWhileItReleases(t *testing.T) {
 		require.NoError(t, <-p.closes(t.Context()))
 		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
 		require.Empty(t, p.keys())
-	})
-}
-
-// Close is bounded by its own context. It then does not revoke the lease while lead runs, and Run ends when lead has
-// returned.
-func TestRun_closeGivesUpOnLead(t *testing.T) {
-	bubble(t, func(t *testing.T, p *process) {
-		r := p.runs(t, election.Options{})
-		c := r.leads(t)
-		closed := p.closes(timeout(t, time.Second, nil))
-		require.ErrorIs(t, <-closed, context.DeadlineExceeded)
-		r.requireIdle(t)
-		require.Equal(t, []string{c.key()}, p.keys())
-		time.Sleep(time.Minute)
-		require.Empty(t, p.keys(), "the lease has expired")
-		c.returns <- errors.New("too late")
-		require.ErrorIs(t, r.returned(t), lease.ErrClosed)
 	})
 }
