@@ -120,34 +120,16 @@ func (l *Leadership) awaitPreferred(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		switch err := l.preferred(ctx); {
+		_, err := l.findHeir(ctx, choice{above: l.as.priority})
+		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, ErrNoCandidate):
 			pause.Reset()
-		case ctx.Err() == nil:
+			continue
+		case !errors.Is(err, ErrBlocked) && ctx.Err() == nil:
 			l.as.refused(l.log, "look for a candidate of a higher priority", err)
-			look = time.After(pause.Next())
 		}
-	}
-}
-
-// preferred looks for a candidate of a higher priority, and returns nil when the leadership can be handed over to it.
-// Before that it waits for the end of contenders in between that cannot be passed. The error matches ErrNoCandidate if
-// there is no such candidate.
-func (l *Leadership) preferred(ctx context.Context) error {
-	var pause etcd.Backoff // in case a member breaks the watch each time
-	for {
-		_, err := l.findHeir(ctx, choice{above: l.as.priority})
-		blocked, ok := errors.AsType[*blockedError](err)
-		if !ok {
-			return err
-		}
-		if err := l.hold.Queue.AwaitEnd(ctx, blocked.by); err != nil {
-			return err
-		}
-		if err := pause.Sleep(ctx); err != nil {
-			return err
-		}
+		look = time.After(pause.Next()) // until the one in between has gone, or etcd answers
 	}
 }

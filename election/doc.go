@@ -46,8 +46,8 @@
 //
 //   - Only candidates of this package are passed. Candidates of concurrency.Election and etcdctl elect, and locks of
 //     the same name, keep their places. A Transfer past such a contender fails with [ErrBlocked], and a leader prefers
-//     no candidate behind it until it has gone. A Transfer to a candidate of etcd's own packages is possible, a
-//     Transfer to a lock is not.
+//     no candidate behind it until it has gone, for which the leader looks every few seconds. A Transfer to a candidate
+//     of etcd's own packages is possible, a Transfer to a lock is not.
 //   - If anybody deletes the key of a waiting candidate, the candidate enters again at the end.
 //   - A candidate that is passed makes a handful of requests, and loses its place among the others that were passed. A
 //     candidate of a higher priority costs the others nothing until it has waited for a second.

@@ -33,17 +33,8 @@ type heir struct {
 	between []queue.Entry
 }
 
-// blockedError is ErrBlocked with the first contender that cannot be passed.
-type blockedError struct{ by queue.Entry }
-
-func (e *blockedError) Error() string {
-	return fmt.Sprintf("%v: key %q", ErrBlocked, clip.To(e.by.Key, 256)) // somebody else has written it
-}
-
-func (e *blockedError) Unwrap() error { return ErrBlocked }
-
 // findHeir reads the queue and finds the chosen candidate. Its answer stays complete: contenders that enter later stand
-// behind the heir. The error matches ErrNoCandidate, is a *blockedError, or comes from the read.
+// behind the heir. The error matches ErrNoCandidate or ErrBlocked, or comes from the read.
 func (l *Leadership) findHeir(ctx context.Context, c choice) (heir, error) {
 	var kvs []*mvccpb.KeyValue
 	e := l.hold.Entry
@@ -76,7 +67,7 @@ func highest(keys []*mvccpb.KeyValue) int {
 func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 	var h heir
 	var passed []queue.Entry
-	var blocker *blockedError
+	var blocker error // the first contender that cannot be passed
 	above := c.above
 	for _, kv := range kvs {
 		priority, candidate := priorityOf(kv.Key)
@@ -95,7 +86,7 @@ func (c choice) among(prefix string, kvs []*mvccpb.KeyValue) (heir, error) {
 		case candidate:
 			passed = append(passed, entry)
 		case blocker == nil:
-			blocker = &blockedError{by: entry}
+			blocker = fmt.Errorf("%w: key %q", ErrBlocked, clip.To(entry.Key, 256)) // somebody else has written it
 		}
 	}
 	if h.next.Rev == 0 {

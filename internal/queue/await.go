@@ -150,23 +150,3 @@ func (w *watch) ended(prefix string, rev int64) (end End, written bool) {
 		}
 	}
 }
-
-// AwaitEnd waits until e, which may be another process's, is not a contender any more. It may return earlier: a watch
-// that breaks ends the wait too.
-func (q *Queue) AwaitEnd(ctx context.Context, e Entry) error {
-	return q.watch(ctx, e.Key, func(ctx context.Context, w *watch) error {
-		there := false
-		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error {
-			resp, err := a.Get(e.Key)
-			if err == nil {
-				kv := first(resp.Kvs)
-				there = kv != nil && kv.CreateRevision == e.Rev && Contends(e.Prefix, kv)
-			}
-			return err
-		})
-		if err == nil && there {
-			w.ended(e.Prefix, e.Rev)
-		}
-		return err
-	})
-}

@@ -67,26 +67,6 @@ func (e *env) leaveTogether(t *testing.T, places ...place) {
 	require.NoError(t, err)
 }
 
-func TestQueue_AwaitEnd(t *testing.T) {
-	for name, end := range map[string]func(e *env, key string){
-		"deleted":           func(e *env, key string) { e.srv.Delete(key) },
-		"taken off a lease": func(e *env, key string) { e.srv.Put(key, "") },
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			other := e.enter(t, "other")
-			await := func() <-chan outcome[struct{}] {
-				return inBackground(e, func() (struct{}, error) { return struct{}{}, e.AwaitEnd(t.Context(), other.Entry) })
-			}
-			got := await()
-			e.at(time.Minute)
-			requirePending(t, got)
-			end(e, other.Key)
-			require.NoError(t, receive(t, got).err)
-			require.NoError(t, receive(t, await()).err, "it has already ended")
-		})
-	}
-}
-
 // The owner is on the waiter's own lease, which is revoked: the end of the owner's key is not the waiter's turn.
 func TestQueue_Await_ownLeaseIsRevoked(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
