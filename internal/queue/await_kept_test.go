@@ -15,16 +15,18 @@ import (
 )
 
 // rounds lets other and e take two turns, e behind other's key. In the first one e learns that the queue is brisk, so
-// it keeps the watch of the second one.
+// it keeps the watch of the second one, though the context of that wait ends.
 func (e *env) rounds(t *testing.T, other *env) {
 	t.Helper()
 	for round := range 2 {
 		theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-		got := e.await(t.Context(), ours)
+		ctx, cancel := context.WithCancel(t.Context())
+		got := e.await(ctx, ours)
 		time.Sleep(time.Millisecond)
 		other.leave(t, theirs)
 		require.NoError(t, receive(t, got).err)
 		e.leave(t, ours)
+		cancel()
 		synctest.Wait()
 		require.Equal(t, round, e.srv.Watchers())
 	}
@@ -56,25 +58,6 @@ func TestQueue_Await_keptWatch(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Zero(t, e.srv.Watchers(), "it is not kept for ever")
-	})
-}
-
-// A watch is kept though the context of the wait that opened it ends.
-func TestQueue_Await_keptWatchOutlivesItsCall(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		for round := range 3 {
-			ctx, cancel := context.WithCancel(t.Context())
-			theirs, ours := other.enter(t, "1"), e.enter(t, "2")
-			got := e.await(ctx, ours)
-			other.leave(t, theirs)
-			require.NoError(t, receive(t, got).err)
-			e.leave(t, ours)
-			cancel()
-			synctest.Wait()
-			require.Equal(t, min(round, 1), e.srv.Watchers())
-		}
-		require.Len(t, e.c.Calls(fakeetcd.Watch), 2)
 	})
 }
 

@@ -82,36 +82,6 @@ func TestQueue_requestSentTwice(t *testing.T) {
 	})
 }
 
-// The answer of the first attempt was lost. It may have entered or not, and its key may have been deleted since.
-func TestQueue_Enter_again(t *testing.T) {
-	for name, tc := range map[string]struct {
-		lose        fakeetcd.Message
-		then        func(*env) // before it is repeated
-		ahead       queue.Ahead
-		entersAgain bool
-	}{
-		"it had entered":                 {lose: fakeetcd.Answer},
-		"it had not":                     {lose: fakeetcd.Request, ahead: queue.Ahead{None: true}, entersAgain: true},
-		"it had entered and was deleted": {lose: fakeetcd.Answer, then: func(e *env) { e.srv.Delete(e.entry("x").Key) }, ahead: queue.Ahead{None: true}, entersAgain: true},
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: tc.lose, Err: fakeetcd.ErrUnavailable})
-			_, _, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
-			require.Error(t, err)
-			if tc.then != nil {
-				tc.then(e)
-			}
-			rev := e.srv.Rev()
-			entry, ahead, err := e.Enter(e.once(t.Context()), e.entry("x"), "x")
-			require.NoError(t, err)
-			require.Equal(t, tc.ahead, ahead)
-			require.Equal(t, e.srv.Keys("a/")[0].CreateRevision, entry.Rev)
-			require.Equal(t, tc.entersAgain, entry.Rev > rev)
-			require.NoError(t, e.Await(t.Context(), entry, ahead))
-		})
-	}
-}
-
 // Enter, Leave, HandOver and TryEnter are those of the queue for one entry.
 func (e *env) Enter(a *etcd.Attempt, entry queue.Entry, value string) (queue.Entry, queue.Ahead, error) {
 	set := []queue.Entry{entry}

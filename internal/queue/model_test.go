@@ -38,7 +38,7 @@ func (s *script) Uint64() uint64 {
 
 // Readers, writers and candidates of two processes come, wait, try, leave, give up and are passed over. An operator
 // deletes, writes and displaces their keys, and there are keys that are no contenders. In every second script watches
-// break, hang, come late, lag and are compacted, and answers are lost. Nobody is granted while an older contender excludes
+// break, hang, come late, lag and are compacted, and requests and answers are lost. Nobody is granted while an older contender excludes
 // it. Everybody is once none does: at once, or when the faults are over. Who only tries gets in if nobody excludes it. The
 // guards report what the operator does, and nothing else.
 func FuzzQueue_Await(f *testing.F) {
@@ -395,11 +395,10 @@ func (q *ranks) disturb() {
 		e.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1 + q.r.IntN(3), After: q.upTo(2 * time.Second)})
 	case 6:
 		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1 + q.r.IntN(3), Before: q.upTo(time.Second), After: q.upTo(time.Second)})
-	case 7:
+	case 7, 8:
 		lose := []fakeetcd.Message{fakeetcd.Request, fakeetcd.Answer}[q.r.IntN(2)]
-		e.c.Inject(fakeetcd.Watch, fakeetcd.Fault{Times: 1, Lose: lose, Err: fakeetcd.ErrUnavailable})
-	case 8:
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: q.upTo(time.Second)})
+		method := []fakeetcd.Method{fakeetcd.Watch, fakeetcd.Txn}[q.r.IntN(2)]
+		e.c.Inject(method, fakeetcd.Fault{Times: 1, Lose: lose, Err: fakeetcd.ErrUnavailable, After: q.upTo(time.Second)})
 	case 9:
 		q.lag.rev.Store(q.r.Int64N(e.srv.Rev()))
 	}
