@@ -17,47 +17,6 @@ import (
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
 
-// If an answer is lost, the outcome is unknown to each caller, and nothing is sent again.
-func TestLine_lost(t *testing.T) {
-	for name, tc := range map[string]struct {
-		fault fakeetcd.Fault
-		acted bool
-		took  time.Duration
-	}{
-		"answer":           {fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}, true, 0},
-		"answer, later":    {fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, After: time.Second}, true, time.Second},
-		"answer, silence":  {fakeetcd.Fault{Lose: fakeetcd.Answer}, true, bound},
-		"request":          {fakeetcd.Fault{Lose: fakeetcd.Request, Err: fakeetcd.ErrUnavailable}, false, 0},
-		"request, silence": {fakeetcd.Fault{Lose: fakeetcd.Request}, false, bound},
-		"too slow":         {fakeetcd.Fault{After: time.Minute}, true, bound},
-		"too slow, later":  {fakeetcd.Fault{Before: 2 * bound, Late: true}, true, bound},
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			tc.fault.Match, tc.fault.Times = writes("a-003/x"), 1
-			e.c.Inject(fakeetcd.Txn, tc.fault)
-			free := e.occupy(t)
-			sent := e.record()
-			all := e.sendAll(t.Context(), append(e.enters("a", 10), e.plant("b", 5)...))
-			free()
-			for _, o := range receiveAll(t, all) {
-				require.Error(t, o.err)
-				require.False(t, etcd.Refused(o.err))
-				require.Equal(t, tc.took, o.at)
-			}
-			time.Sleep(time.Minute)
-			require.Len(t, sent(), 1)
-			require.Equal(t, 15, carried(sent()[0]))
-			require.Equal(t, tc.acted, e.has("a-003/x"))
-			for _, kv := range e.srv.Keys("a") {
-				require.EqualValues(t, 1, kv.Version)
-			}
-
-			_, err := e.Commit(t.Context(), e.enter("later/x"))
-			require.NoError(t, err)
-		})
-	}
-}
-
 // A batch fails, and then its parts fail with another error. If the first error leaves the outcome unknown, a refused
 // part may have been carried out by the first request. If the first error is a refusal, it has not.
 func TestLine_lost_thenRefused(t *testing.T) {

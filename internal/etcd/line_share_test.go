@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -19,43 +18,6 @@ import (
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
-
-// Transactions that come while the lane is busy are sent together as soon as it is free. Each gets the result that
-// it would have got alone.
-func TestLine_share(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		e.srv.Put("taken/x", "of somebody")
-		txns := slices.Concat(e.enters("a", 10), e.plant("b", 10),
-			[]etcd.Txn{e.enter("taken/x"), leave("missing/x")}, e.enters("c", 10))
-		outcomes, sent := e.together(t, txns)
-		require.Len(t, sent, 2, "not all comparisons hold, so the second request has nested transactions")
-		require.Equal(t, len(txns), carried(sent[0]))
-		require.Len(t, nested(sent[1]), len(txns))
-		require.Empty(t, sent[1].Compare)
-		for i, o := range outcomes {
-			require.NoError(t, o.err)
-			require.LessOrEqual(t, o.at, time.Millisecond, "the moment in which a line gathers transactions")
-			require.Equal(t, e.srv.Rev(), o.res.Revision, "of the shared commit")
-			require.Len(t, o.res.Responses, map[bool]int{true: len(txns[i].Then), false: len(txns[i].Else)}[o.res.Succeeded])
-			switch {
-			case i == 20:
-				require.False(t, o.res.Succeeded)
-				require.Equal(t, "of somebody", string(o.res.Responses[0].GetResponseRange().Kvs[0].Value))
-			case i == 21:
-				require.False(t, o.res.Succeeded)
-			case txns[i].Queue == "":
-				require.True(t, o.res.Succeeded)
-				require.EqualValues(t, 1, o.res.Responses[0].GetResponseDeleteRange().Deleted)
-			default:
-				require.True(t, o.res.Succeeded)
-				kvs := o.res.Responses[1].GetResponseRange().Kvs
-				require.Len(t, kvs, 1)
-				require.Equal(t, txns[i].Queue+"x", string(kvs[0].Key))
-				require.Equal(t, o.res.Revision, kvs[0].CreateRevision)
-			}
-		}
-	})
-}
 
 // If all comparisons hold, the request is flat. After one that does not hold, batches are nested for some time.
 func TestLine_share_flat(t *testing.T) {
