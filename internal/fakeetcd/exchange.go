@@ -65,7 +65,6 @@ func transmit[T any](
 func (x *exchange[T]) serve() outcome[T] {
 	v, err := x.act(x.fault)
 	if _, pending := errors.AsType[*pendingError](err); !pending {
-		x.call.Acted = time.Now()
 		x.c.srv.signal()
 	}
 	if err == nil && x.c.edit != nil {

@@ -44,7 +44,6 @@ type Call struct {
 	Endpoint string    // of the keep-alive stream that carries the request; empty for the client's own connection
 	Request  any       // the protobuf request, such as *pb.TxnRequest; for WatchEvents the response. Not to be changed
 	Sent     time.Time // when the client sent it
-	Acted    time.Time // when the server acted on it; zero: it has not
 	Answered time.Time // when the answer or an error reached a caller that still waited; zero: it has not
 	Err      error     // the gRPC error that was answered
 }
