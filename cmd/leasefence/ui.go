@@ -93,6 +93,9 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 		url += "#token=" + token
 	}
 
+	if kept != nil {
+		go kept.follow(ctx)
+	}
 	h := a.newHub(ctx, client, u, kept)
 	pages := &uiServer{hub: h, write: u.write, local: local, token: token, streams: make(chan struct{}, mostStreams)}
 	server := &http.Server{

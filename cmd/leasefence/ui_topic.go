@@ -199,9 +199,6 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	if context.Cause(ctx) == context.Canceled { //nolint:errorlint // never wrapped
 		return 0 // the topic has been forgotten
 	}
-	if t.hub.trail != nil {
-		go t.hub.trail.refresh() // the next look shows what it has read
-	}
 	err = caused(ctx, t.hub.client, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,13 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasefence/leasefence/fence"
@@ -23,13 +24,14 @@ const (
 // them.
 type trail struct {
 	file string
+	last atomic.Pointer[trailRead]
+}
 
-	reading sync.Mutex // guards the fields below; held while the file is read, which may take any time
-	stat    os.FileInfo
-
-	mu   sync.Mutex // guards the fields below
+// trailRead is what was read of a file.
+type trailRead struct {
+	stat os.FileInfo // before the reading; nil if the file was not there
 	rows []trailEntry
-	err  string
+	err  error
 }
 
 // trailRow is a row of either table.
@@ -69,37 +71,36 @@ func newTrail(file string) (*trail, error) {
 		return nil, nil
 	}
 	l := &trail{file: file}
+	l.last.Store(&trailRead{})
 	l.refresh()
-	if l.err != "" {
-		return nil, usageError("--audit: %s", l.err)
+	if err := l.last.Load().err; err != nil {
+		return nil, usageError("--audit: %w", err)
 	}
 	return l, nil
 }
 
-// refresh reads the file if it has changed, unless another call reads it.
+// follow reads the file again when it has changed, until ctx ends. A pipe, as a shell's <(psql ...), can be read only once.
+func (l *trail) follow(ctx context.Context) {
+	if stat, err := os.Stat(l.file); err == nil && !stat.Mode().IsRegular() {
+		return
+	}
+	for pause(ctx, tendEvery) {
+		l.refresh()
+	}
+}
+
+// refresh reads the file if it has changed.
 func (l *trail) refresh() {
-	if !l.reading.TryLock() {
-		return
-	}
-	defer l.reading.Unlock()
+	was := l.last.Load()
 	stat, err := os.Stat(l.file)
-	if l.stat != nil && l.stat.Mode()&os.ModeNamedPipe != 0 { // a pipe, as a shell's <(psql ...), can be read only once
-		return
-	}
-	if err == nil && l.stat != nil && stat.Size() == l.stat.Size() && stat.ModTime().Equal(l.stat.ModTime()) {
+	if err == nil && was.stat != nil && stat.Size() == was.stat.Size() && stat.ModTime().Equal(was.stat.ModTime()) {
 		return
 	}
 	rows, err := readTrail(l.file)
-	l.stat = stat
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.err = ""
-	if err != nil {
-		l.err = err.Error()
+	if len(rows) == 0 && err != nil { // rows before a broken one are shown
+		rows = was.rows
 	}
-	if len(rows) > 0 || err == nil { // rows before a broken one are shown
-		l.rows = rows
-	}
+	l.last.Store(&trailRead{stat, rows, err})
 }
 
 // readTrail reads the rows of a file. With an error it returns the rows before the broken value.
@@ -163,11 +164,13 @@ func readTime(text string) (int64, error) {
 
 // of returns the rows about a name: those of the tokens with these revisions, and those of the resource with this name.
 func (l *trail) of(name string, revs map[int64]bool) *trailView {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	v := &trailView{Rows: []trailEntry{}, Error: l.err}
+	last := l.last.Load()
+	v := &trailView{Rows: []trailEntry{}}
+	if last.err != nil {
+		v.Error = last.err.Error()
+	}
 	shown := make(map[bool]int) // number of refusals, and of tenures
-	for _, e := range slices.Backward(l.rows) {
+	for _, e := range slices.Backward(last.rows) {
 		refused := e.Highest != ""
 		if (e.Resource == name || revs[e.rev]) && shown[refused] < mostShown {
 			shown[refused]++
