@@ -48,24 +48,16 @@ func (b bug) in(v semver.Version) bool {
 
 // judge makes the finding on a server's version.
 func judge(text string) finding {
-	f := finding{Level: levelOK, Check: "version", Says: "etcd " + text}
+	f := ok("version", "etcd %s", text)
 	v, err := semver.NewVersion(text)
 	switch {
 	case err != nil || v.Major != 3:
-		f.Level = levelWarn
-		f.Says = fmt.Sprintf("etcd %q: nothing is known about this version", text)
-		f.Do = "Use a release of etcd 3.7."
-		return f
+		return warn("version", fmt.Sprintf("etcd %q: nothing is known about this version", text), "Use a release of etcd 3.7.")
 	case v.LessThan(*semver.New(oldestTested)):
-		f.Level = levelFail
-		f.Says += ", older than all versions that leasefence is tested with"
-		f.Do = "Update to a release of etcd 3.7."
-		return f
+		return fail("version", f.Says+", older than all versions that leasefence is tested with", "Update to a release of etcd 3.7.")
 	case v.Minor > newestTested:
-		f.Level = levelWarn
-		f.Says += fmt.Sprintf(": leasefence is tested with releases up to 3.%d", newestTested)
-		f.Do = "Look for a newer leasefence."
-		return f
+		return warn("version", fmt.Sprintf("%s: leasefence is tested with releases up to 3.%d", f.Says, newestTested),
+			"Look for a newer leasefence.")
 	}
 	var said []string
 	for _, b := range bugs {
@@ -77,8 +69,6 @@ func judge(text string) finding {
 		f.Says += ", without any known bug that matters for locks"
 		return f
 	}
-	f.Level = levelWarn
-	f.Says += " has known bugs: " + strings.Join(said, "; ")
-	f.Do = "Update to " + sound + ", or to a later release of one of these minor versions."
-	return f
+	return warn("version", f.Says+" has known bugs: "+strings.Join(said, "; "),
+		"Update to "+sound+", or to a later release of one of these minor versions.")
 }

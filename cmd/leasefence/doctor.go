@@ -60,6 +60,18 @@ type finding struct {
 	Run      []string `json:"run,omitempty"` // commands for it, for a POSIX shell
 }
 
+func ok(check, format string, args ...any) finding {
+	return finding{Level: levelOK, Check: check, Says: fmt.Sprintf(format, args...)}
+}
+
+func warn(check, says, do string, run ...string) finding {
+	return finding{Level: levelWarn, Check: check, Says: says, Do: do, Run: run}
+}
+
+func fail(check, says, do string, run ...string) finding {
+	return finding{Level: levelFail, Check: check, Says: says, Do: do, Run: run}
+}
+
 // doctor is one run of the checks.
 type doctor struct {
 	app    *app
@@ -67,30 +79,42 @@ type doctor struct {
 	prefix string
 	ttl    time.Duration
 
+	endpoint string // that is being checked; empty for checks of the cluster
 	findings []finding
 	clusters map[uint64][]string // the endpoints that have answered, by the ID of their cluster
 }
 
-func (d *doctor) add(f finding) { d.findings = append(d.findings, f) }
+func (d *doctor) add(f finding) {
+	f.Endpoint = d.endpoint
+	d.findings = append(d.findings, f)
+}
+
+// check does one check, which ends after --command-timeout.
+func (d *doctor) check(ctx context.Context, name string, do func(context.Context) error) {
+	ctx, cancel := d.app.bounded(ctx)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		d.add(d.unchecked(name, err))
+	}
+}
 
 func (d *doctor) run(ctx context.Context) error {
 	serves := false
-	for _, endpoint := range d.app.etcd.endpoints {
-		serves = d.member(ctx, endpoint) || serves
+	for _, d.endpoint = range d.app.etcd.endpoints {
+		serves = d.member(ctx) || serves
 	}
+	d.endpoint = ""
 	d.oneCluster()
 	if !serves {
-		d.add(finding{
-			Level: levelWarn, Check: "everything else", Says: "NOT CHECKED: no endpoint serves locks",
-			Do: "Run doctor again when an endpoint does.",
-		})
+		d.add(warn("everything else", "NOT CHECKED: no endpoint serves locks", "Run doctor again when an endpoint does."))
 		return d.report()
 	}
-	for _, check := range []func(context.Context){d.alarms, d.smallestTTL, d.authentication, d.keys} {
-		bounded, cancel := d.app.bounded(ctx)
-		check(bounded)
-		cancel()
-	}
+	d.check(ctx, "alarms", d.alarms)
+	d.check(ctx, "smallest TTL", d.smallestTTL)
+	d.check(ctx, "authentication", d.authentication)
+	d.check(ctx, "permissions", d.mayRead)
+	d.check(ctx, "permissions", d.mayWrite)
+	d.keys(ctx)
 	return d.report()
 }
 
@@ -138,21 +162,18 @@ func shell(command, name string) string {
 }
 
 // unchecked makes the finding for a check that failed with err.
-func (d *doctor) unchecked(check, endpoint string, err error) finding {
-	f := finding{
-		Level: levelWarn, Check: check, Endpoint: endpoint, Says: "NOT CHECKED: " + harmless(err.Error()),
-		Do: "Look into that error, and run doctor again.",
-	}
+func (d *doctor) unchecked(check string, err error) finding {
+	says, do := "NOT CHECKED: "+harmless(err.Error()), "Look into that error, and run doctor again."
 	switch {
 	case nobody(err):
-		f.Says, f.Do = "NOT CHECKED: etcd answers only users, and no user is given", giveUser
+		says, do = "NOT CHECKED: etcd answers only users, and no user is given", giveUser
 	case denied(err):
-		f.Says = "NOT CHECKED: " + d.user() + " has no permission for this check"
-		f.Do = "Run doctor as a user with the role root, or with permission on the prefix."
+		says = "NOT CHECKED: " + d.user() + " has no permission for this check"
+		do = "Run doctor as a user with the role root, or with permission on the prefix."
 	case errors.Is(err, context.DeadlineExceeded):
-		f.Do = "Raise --command-timeout, or find out why etcd is slow."
+		do = "Raise --command-timeout, or find out why etcd is slow."
 	}
-	return f
+	return warn(check, says, do)
 }
 
 // giveUser is what to do if etcd wants a user and none is given.

@@ -15,82 +15,80 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-func (d *doctor) alarms(ctx context.Context) {
+func (d *doctor) alarms(ctx context.Context) error {
 	resp, err := d.client.AlarmList(ctx)
 	if err != nil {
-		d.add(d.unchecked("alarms", "", err))
-		return
+		return err
 	}
 	if len(resp.Alarms) == 0 {
-		d.add(finding{Level: levelOK, Check: "alarms", Says: "there are none"})
+		d.add(ok("alarms", "there are none"))
 	}
 	for _, alarm := range resp.Alarms {
-		f := finding{
-			Level: levelFail, Check: "alarms",
-			Says: fmt.Sprintf("member %x has raised %v: etcd grants no locks until it is disarmed", alarm.MemberID, alarm.Alarm),
-			Do:   "Read etcd's documentation on corruption before you write anything.",
-		}
+		do := "Read etcd's documentation on corruption before you write anything."
 		if alarm.Alarm == etcdserverpb.AlarmType_NOSPACE {
-			f.Do = "Compact, etcdctl defrag member by member, then etcdctl alarm disarm; raise --quota-backend-bytes if that is not enough."
+			do = "Compact, etcdctl defrag member by member, then etcdctl alarm disarm; raise --quota-backend-bytes if that is not enough."
 		}
-		d.add(f)
+		d.add(fail("alarms", fmt.Sprintf("member %x has raised %v: etcd grants no locks until it is disarmed", alarm.MemberID, alarm.Alarm), do))
 	}
+	return nil
 }
 
-func (d *doctor) smallestTTL(ctx context.Context) {
+func (d *doctor) smallestTTL(ctx context.Context) error {
 	granted, err := d.client.Grant(ctx, 1)
 	if err != nil {
-		d.add(d.unchecked("smallest TTL", "", err))
-		return
+		return err
 	}
 	_, _ = d.client.Revoke(ctx, granted.ID) // if this fails, the lease expires soon
 	least := time.Duration(granted.TTL) * time.Second
-	f := finding{Level: levelOK, Check: "smallest TTL", Says: fmt.Sprintf("%v is the smallest that etcd grants", least)}
+	f := ok("smallest TTL", "%v is the smallest that etcd grants", least)
 	if least > d.ttl {
 		f.Level = levelWarn
 		f.Says += fmt.Sprintf(": when a holder dies, its locks stay held for that long, not for %v", d.ttl)
 		f.Do = "Lower etcd's --election-timeout, if its network allows it, or plan with the longer TTL."
 	}
 	d.add(f)
+	return nil
 }
 
-// authentication checks what this user may do.
-func (d *doctor) authentication(ctx context.Context) {
+func (d *doctor) authentication(ctx context.Context) error {
 	status, err := d.client.AuthStatus(ctx)
 	switch {
 	case err != nil:
-		d.add(d.unchecked("authentication", "", err))
+		return err
 	case status.Enabled:
-		d.add(finding{Level: levelOK, Check: "authentication", Says: "it is on"})
+		d.add(ok("authentication", "it is on"))
 	default:
-		d.add(finding{
-			Level: levelWarn, Check: "authentication", Says: "it is off: everybody who can reach etcd may take and end every lock",
-			Do: "Give each service a user with permission on its prefix, as SECURITY.md shows, or make sure that nobody else can reach etcd.",
-		})
+		d.add(warn("authentication", "it is off: everybody who can reach etcd may take and end every lock",
+			"Give each service a user with permission on its prefix, as SECURITY.md shows, or make sure that nobody else can reach etcd."))
 	}
-	key, end := d.prefix+"\x00", clientv3.GetPrefixRangeEnd(d.prefix)
-	_, err = d.client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-	d.permission("read", err)
-	// Deleting a key that does not exist writes nothing, but needs the permission.
-	_, err = d.client.Delete(ctx, d.prefix+"~doctor/nothing")
-	d.permission("write", err)
+	return nil
 }
 
-func (d *doctor) permission(what string, err error) {
-	f := finding{Level: levelOK, Check: "permissions", Says: fmt.Sprintf("%s may %s %s", d.user(), what, d.below())}
+func (d *doctor) mayRead(ctx context.Context) error {
+	end := clientv3.GetPrefixRangeEnd(d.prefix)
+	_, err := d.client.Get(ctx, d.prefix+"\x00", clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	return d.permission("read", err)
+}
+
+// mayWrite deletes a key that does not exist: that writes nothing, but needs the permission.
+func (d *doctor) mayWrite(ctx context.Context) error {
+	_, err := d.client.Delete(ctx, d.prefix+"~doctor/nothing")
+	return d.permission("write", err)
+}
+
+func (d *doctor) permission(what string, err error) error {
 	switch {
 	case nobody(err):
-		f.Level = levelFail
-		f.Says, f.Do = fmt.Sprintf("only users may %s %s, and no user is given", what, d.below()), giveUser
+		d.add(fail("permissions", fmt.Sprintf("only users may %s %s, and no user is given", what, d.below()), giveUser))
 	case denied(err):
-		f.Level = levelFail
-		f.Says = fmt.Sprintf("%s may not %s %s", d.user(), what, d.below())
-		f.Do = "As root, give one of the user's roles that permission:"
-		f.Run = []string{shell("etcdctl role grant-permission --prefix ROLE readwrite", d.prefix)}
+		d.add(fail("permissions", fmt.Sprintf("%s may not %s %s", d.user(), what, d.below()),
+			"As root, give one of the user's roles that permission:", shell("etcdctl role grant-permission --prefix ROLE readwrite", d.prefix)))
 	case err != nil:
-		f = d.unchecked("permissions", "", err)
+		return err
+	default:
+		d.add(ok("permissions", "%s may %s %s", d.user(), what, d.below()))
 	}
-	d.add(f)
+	return nil
 }
 
 const (
@@ -121,43 +119,45 @@ func (f *found) stray(kv *mvccpb.KeyValue) {
 // keys checks the keys below the prefix, and their leases.
 func (d *doctor) keys(ctx context.Context) {
 	f := found{held: map[clientv3.LeaseID][]*mvccpb.KeyValue{}}
-	err := scan(ctx, d.client, d.prefix, 0, func(kv *mvccpb.KeyValue) bool {
-		id, ok := contends(kv)
-		switch {
-		case ok:
-			f.held[id] = append(f.held[id], kv)
-			f.keys++
-		case strings.Contains(string(kv.Key), "~doctor/probe-"): // of another doctor that measures commits
-		default:
-			f.stray(kv)
+	var err error
+	d.check(ctx, "leases", func(ctx context.Context) error {
+		err = scan(ctx, d.client, d.prefix, 0, func(kv *mvccpb.KeyValue) bool {
+			id, ok := contends(kv)
+			switch {
+			case ok:
+				f.held[id] = append(f.held[id], kv)
+				f.keys++
+			case strings.Contains(string(kv.Key), "~doctor/probe-"): // of another doctor that measures commits
+			default:
+				f.stray(kv)
+			}
+			return true
+		})
+		if err != nil {
+			return err
 		}
-		return true
+		return d.leases(ctx, f)
 	})
 	if err != nil {
-		d.add(d.unchecked("leases", "", err))
-		d.add(d.unchecked("stray keys", "", err))
+		d.add(d.unchecked("stray keys", err))
 		return
 	}
-	d.leases(ctx, f)
-	bounded, cancel := d.app.bounded(context.WithoutCancel(ctx))
-	defer cancel()
-	d.attached(bounded, &f)
+	d.check(ctx, "keys of leases", func(ctx context.Context) error { return d.attached(ctx, &f) })
 	d.strays(f)
 }
 
 // leases counts leases, and the keys of contenders on them.
-func (d *doctor) leases(ctx context.Context, found found) {
+func (d *doctor) leases(ctx context.Context, found found) error {
 	resp, err := d.client.Leases(ctx)
 	if err != nil {
-		d.add(d.unchecked("leases", "", err))
-		return
+		return err
 	}
 	most := 0
 	for _, keys := range found.held {
 		most = max(most, len(keys))
 	}
-	f := finding{Level: levelOK, Check: "leases", Says: fmt.Sprintf(
-		"%d in etcd; %d hold or wait for something here, with %d keys, at most %d on one", len(resp.Leases), len(found.held), found.keys, most)}
+	f := ok("leases", "%d in etcd; %d hold or wait for something here, with %d keys, at most %d on one",
+		len(resp.Leases), len(found.held), found.keys, most)
 	switch {
 	case most > manyOnALease:
 		f.Level = levelWarn
@@ -169,26 +169,24 @@ func (d *doctor) leases(ctx context.Context, found found) {
 		f.Do = "Use one session for all locks of a process, and close it at the end."
 	}
 	d.add(f)
+	return nil
 }
 
 // attached asks etcd whether the keys of contenders are attached to the leases in their names. A key whose own record
 // names another lease, or none, is a stray. A key whose record names that lease, though the lease does not list the
 // key, holds or waits forever: no end of a lease deletes it.
-func (d *doctor) attached(ctx context.Context, found *found) {
+func (d *doctor) attached(ctx context.Context, found *found) error {
 	asked := 0
 	for id, keys := range found.held {
 		if asked++; asked > mostAsked {
-			d.add(finding{
-				Level: levelWarn, Check: "keys of leases",
-				Says: fmt.Sprintf("NOT CHECKED for %d of %d leases: doctor asks only %d for their keys", len(found.held)-mostAsked, len(found.held), mostAsked),
-				Do:   "To check all of them, run doctor with longer prefixes.",
-			})
-			return
+			d.add(warn("keys of leases",
+				fmt.Sprintf("NOT CHECKED for %d of %d leases: doctor asks only %d for their keys", len(found.held)-mostAsked, len(found.held), mostAsked),
+				"To check all of them, run doctor with longer prefixes."))
+			return nil
 		}
 		resp, err := d.client.TimeToLive(ctx, id, clientv3.WithAttachedKeys())
 		if err != nil {
-			d.add(d.unchecked("keys of leases", "", err))
-			return
+			return err
 		}
 		on := make(map[string]bool, len(resp.Keys))
 		for _, key := range resp.Keys {
@@ -201,8 +199,7 @@ func (d *doctor) attached(ctx context.Context, found *found) {
 			now, err := d.client.Get(ctx, string(kv.Key)) // the scan read names only; the record has the lease
 			switch {
 			case err != nil:
-				d.add(d.unchecked("keys of leases", "", err))
-				return
+				return err
 			case len(now.Kvs) == 0 || now.Kvs[0].CreateRevision != kv.CreateRevision: // deleted since the scan
 			case locks.Contends(locks.Below(kv.Key), now.Kvs[0]):
 				d.add(d.kept(ctx, kv))
@@ -211,40 +208,32 @@ func (d *doctor) attached(ctx context.Context, found *found) {
 			}
 		}
 	}
+	return nil
 }
 
 // kept makes the finding on a contender's key that its lease does not list.
 func (d *doctor) kept(ctx context.Context, kv *mvccpb.KeyValue) finding {
 	key, name := string(kv.Key), strings.TrimSuffix(locks.Below(kv.Key), "/")
-	f := finding{Level: levelFail, Check: "keys of leases"}
+	says := fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that ", harmless(key))
 	q, err := lease.Inspect(ctx, d.client, name)
 	if err == nil && slices.ContainsFunc(q.Holders, func(c lease.Contender) bool { return c.Key == key }) {
-		f.Says = fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that hold", harmless(key))
-		f.Do = "This waits for the end of the lease, if it does exist, and deletes the key:"
-		f.Run = []string{shell(fmt.Sprintf("leasefence release --mode wait --yes --token %d", kv.CreateRevision), name)}
-		return f
+		return fail("keys of leases", says+"hold", "This waits for the end of the lease, if it does exist, and deletes the key:",
+			shell(fmt.Sprintf("leasefence release --mode wait --yes --token %d", kv.CreateRevision), name))
 	}
-	f.Says = fmt.Sprintf("etcd has kept the key %s without its lease: nothing will end that wait", harmless(key))
-	f.Do = "If no process waits with this key any more, delete it:"
-	f.Run = []string{shell("etcdctl del", key)}
-	return f
+	return fail("keys of leases", says+"wait", "If no process waits with this key any more, delete it:", shell("etcdctl del", key))
 }
 
 func (d *doctor) strays(found found) {
 	if found.strays == 0 {
-		d.add(finding{Level: levelOK, Check: "stray keys", Says: "there are none"})
+		d.add(ok("stray keys", "there are none"))
 		return
 	}
 	names, commands := make([]string, len(found.examples)), make([]string, len(found.examples))
 	for i, key := range found.examples {
 		names[i], commands[i] = harmless(key), shell("etcdctl del", key)
 	}
-	f := finding{
-		Level: levelWarn, Check: "stray keys",
-		Says: fmt.Sprintf("%d keys belong to no holder and no waiter, such as %s", found.strays, strings.Join(names, ", ")),
-		Do:   "If they are data, give locks a prefix of their own: keys below a lock's name slow it down. If nobody needs them, delete them:",
-		Run:  commands,
-	}
+	f := warn("stray keys", fmt.Sprintf("%d keys belong to no holder and no waiter, such as %s", found.strays, strings.Join(names, ", ")),
+		"If they are data, give locks a prefix of their own: keys below a lock's name slow it down. If nobody needs them, delete them:", commands...)
 	if found.slots > 0 {
 		f.Level = levelFail
 		f.Says += fmt.Sprintf("; %d of them take permits of semaphores out of service", found.slots)

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// member checks one endpoint. It reports whether the endpoint answers and, as far as it tells, serves locks.
-func (d *doctor) member(ctx context.Context, endpoint string) bool {
+// member checks the endpoint. It reports whether the endpoint answers and, as far as it tells, serves locks.
+func (d *doctor) member(ctx context.Context) bool {
 	bounded, cancel := d.app.bounded(ctx)
 	defer cancel()
-	conn, err := d.client.Dial(endpoint)
+	conn, err := d.client.Dial(d.endpoint)
 	var answer *etcdserverpb.StatusResponse
 	if err == nil {
 		defer func() { _ = conn.Close() }()
@@ -28,52 +28,41 @@ func (d *doctor) member(ctx context.Context, endpoint string) bool {
 		err = rpctypes.Error(err)
 	}
 	if conn != nil && denied(err) {
-		d.add(d.unchecked("version, leader and size", endpoint, err))
-		d.commits(ctx, endpoint, conn)
+		d.add(d.unchecked("version, leader and size", err))
+		d.commits(ctx, conn)
 		return true
 	}
 	if err != nil {
-		d.add(finding{
-			Level: levelFail, Check: "answer", Endpoint: endpoint,
-			Says: fmt.Sprintf("it has not answered (--command-timeout is %v): %s", d.app.etcd.commandTimeout, harmless(status.Convert(err).Message())),
-			Do:   "Start it, check the network and TLS, or leave it out of --endpoints.",
-		})
+		d.add(fail("answer", fmt.Sprintf("it has not answered (--command-timeout is %v): %s",
+			d.app.etcd.commandTimeout, harmless(status.Convert(err).Message())),
+			"Start it, check the network and TLS, or leave it out of --endpoints."))
 		return false
 	}
 	// A proxy makes up its list of members, without a header.
 	list, err := etcdserverpb.NewClusterClient(conn).MemberList(bounded, &etcdserverpb.MemberListRequest{})
 	if err == nil && list.Header == nil {
-		d.add(finding{
-			Level: levelFail, Check: "proxy", Endpoint: endpoint,
-			Says: "it is etcd's gRPC proxy, which may answer a renewal before etcd has renewed the lease: two processes may hold the same lock",
-			Do:   "Give the addresses of etcd's members instead, here and to all processes that lock.",
-		})
+		d.add(fail("proxy",
+			"it is etcd's gRPC proxy, which may answer a renewal before etcd has renewed the lease: two processes may hold the same lock",
+			"Give the addresses of etcd's members instead, here and to all processes that lock."))
 	}
-	return d.state(ctx, endpoint, answer, conn)
+	return d.state(ctx, answer, conn)
 }
 
 // state makes the findings on a member's answer, and on its commits if it serves locks. It reports whether it does.
-func (d *doctor) state(ctx context.Context, endpoint string, answer *etcdserverpb.StatusResponse, conn *grpc.ClientConn) (serves bool) {
-	d.clusters[answer.Header.GetClusterId()] = append(d.clusters[answer.Header.GetClusterId()], endpoint)
-	version := judge(answer.Version)
-	version.Endpoint = endpoint
-	d.add(version)
+func (d *doctor) state(ctx context.Context, answer *etcdserverpb.StatusResponse, conn *grpc.ClientConn) (serves bool) {
+	d.clusters[answer.Header.GetClusterId()] = append(d.clusters[answer.Header.GetClusterId()], d.endpoint)
+	d.add(judge(answer.Version))
 	switch {
 	case answer.Leader == 0:
-		d.add(finding{
-			Level: levelFail, Check: "leader", Endpoint: endpoint, Says: "it knows no leader: it grants no locks and renews no leases",
-			Do: "Restore a majority of the members, and the network between them.",
-		})
+		d.add(fail("leader", "it knows no leader: it grants no locks and renews no leases",
+			"Restore a majority of the members, and the network between them."))
 		return false
 	case answer.IsLearner:
-		d.add(finding{
-			Level: levelWarn, Check: "member", Endpoint: endpoint, Says: "it is a learner, which serves no locks",
-			Do: "Leave it out of --endpoints, or promote it.",
-		})
+		d.add(warn("member", "it is a learner, which serves no locks", "Leave it out of --endpoints, or promote it."))
 		return false
 	}
-	d.add(size(endpoint, answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
-	d.commits(ctx, endpoint, conn)
+	d.add(size(answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
+	d.commits(ctx, conn)
 	return true
 }
 
@@ -88,16 +77,14 @@ func (d *doctor) oneCluster() {
 		parts = append(parts, fmt.Sprintf("%s of cluster %x", strings.Join(endpoints, ", "), id))
 	}
 	slices.Sort(parts)
-	d.add(finding{
-		Level: levelFail, Check: "cluster",
-		Says: fmt.Sprintf("the endpoints belong to %d clusters, so two processes may hold the same lock: %s", len(parts), strings.Join(parts, "; ")),
-		Do:   "Give only endpoints of one cluster, here and to all processes that lock.",
-	})
+	d.add(fail("cluster",
+		fmt.Sprintf("the endpoints belong to %d clusters, so two processes may hold the same lock: %s", len(parts), strings.Join(parts, "; ")),
+		"Give only endpoints of one cluster, here and to all processes that lock."))
 }
 
 // size makes the finding on a member's database. Quota is 0 if the server does not report it, as before etcd 3.6.
-func size(endpoint string, all, used, quota int64) finding {
-	f := finding{Level: levelOK, Check: "size", Endpoint: endpoint, Says: fmt.Sprintf("the database has %s, %s of them in use", amount(all), amount(used))}
+func size(all, used, quota int64) finding {
+	f := ok("size", "the database has %s, %s of them in use", amount(all), amount(used))
 	if quota <= 0 {
 		const byDefault = 2 << 30
 		if quota = byDefault; all < quota/2 {
@@ -130,18 +117,15 @@ func amount(n int64) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 }
 
-// commits measures the time of a commit through an endpoint.
-func (d *doctor) commits(ctx context.Context, endpoint string, conn *grpc.ClientConn) {
-	ctx, cancel := d.app.bounded(ctx)
-	defer cancel()
-	times, err := d.timeCommits(ctx, conn)
-	if err != nil {
-		d.add(d.unchecked("commits", endpoint, err))
-		return
-	}
-	f := speed(times, d.ttl)
-	f.Endpoint = endpoint
-	d.add(f)
+// commits measures the time of a commit through the endpoint.
+func (d *doctor) commits(ctx context.Context, conn *grpc.ClientConn) {
+	d.check(ctx, "commits", func(ctx context.Context) error {
+		times, err := d.timeCommits(ctx, conn)
+		if err == nil {
+			d.add(speed(times, d.ttl))
+		}
+		return err
+	})
 }
 
 // rounds is how often timeCommits puts and deletes a key.
@@ -180,10 +164,7 @@ func (d *doctor) timeCommits(ctx context.Context, conn *grpc.ClientConn) (times 
 func speed(times []time.Duration, ttl time.Duration) finding {
 	slices.Sort(times)
 	median, most := times[len(times)/2], times[len(times)-1]
-	f := finding{
-		Level: levelOK, Check: "commits",
-		Says: fmt.Sprintf("the median of %d is %v, the slowest %v; a tenth of the TTL is %v", len(times), round(median), round(most), ttl/10),
-	}
+	f := ok("commits", "the median of %d is %v, the slowest %v; a tenth of the TTL is %v", len(times), round(median), round(most), ttl/10)
 	if median <= ttl/10 {
 		return f
 	}

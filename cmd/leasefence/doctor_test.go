@@ -90,14 +90,14 @@ func TestSpeed(t *testing.T) {
 func TestSize(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	require.Equal(t, levelOK, size("", 50*mib, mib, 100*mib).Level)
-	require.Equal(t, levelWarn, size("", 61*mib, mib, 100*mib).Level)
-	require.Equal(t, levelFail, size("", 91*mib, mib, 100*mib).Level)
-	require.Equal(t, "the database has 50.0 MiB, 1.0 MiB of them in use, of a quota of 100.0 MiB", size("", 50*mib, mib, 100*mib).Says)
-	require.Contains(t, size("", 50*mib, mib, 0).Says, "does not report its quota")
-	require.Equal(t, levelOK, size("", 50*mib, mib, 0).Level)
-	require.Equal(t, levelWarn, size("", 1300*mib, mib, 0).Level)
-	require.Contains(t, size("", 1300*mib, mib, 0).Says, "1.3 GiB, 1.0 MiB of them in use")
+	require.Equal(t, levelOK, size(50*mib, mib, 100*mib).Level)
+	require.Equal(t, levelWarn, size(61*mib, mib, 100*mib).Level)
+	require.Equal(t, levelFail, size(91*mib, mib, 100*mib).Level)
+	require.Equal(t, "the database has 50.0 MiB, 1.0 MiB of them in use, of a quota of 100.0 MiB", size(50*mib, mib, 100*mib).Says)
+	require.Contains(t, size(50*mib, mib, 0).Says, "does not report its quota")
+	require.Equal(t, levelOK, size(50*mib, mib, 0).Level)
+	require.Equal(t, levelWarn, size(1300*mib, mib, 0).Level)
+	require.Contains(t, size(1300*mib, mib, 0).Says, "1.3 GiB, 1.0 MiB of them in use")
 }
 
 // A member without a leader, and a learner, serve no locks: doctor measures no commits of theirs, and asks no further. If
@@ -118,7 +118,7 @@ func TestState(t *testing.T) {
 	} {
 		d := doctor{app: newApp(), clusters: map[uint64][]string{}}
 		serves := len(tt.checks) == 3
-		require.Equal(t, serves, d.state(t.Context(), "a:1", tt.answer, nowhere)) // the timeout is 0
+		require.Equal(t, serves, d.state(t.Context(), tt.answer, nowhere)) // the timeout is 0
 		require.Equal(t, tt.checks, checks(d.findings))
 		require.Equal(t, tt.level, d.findings[1].Level)
 		require.Equal(t, serves, strings.Contains(d.findings[len(d.findings)-1].Do, "Raise --command-timeout"))
