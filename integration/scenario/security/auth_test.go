@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
@@ -27,31 +26,31 @@ func TestSession_losesItsAccess(t *testing.T) {
 		wrong   = "authentication failed, invalid user ID or password"
 		denied  = "permission denied"
 	)
-	change := func(password string) func(*testing.T, *secured) {
-		return func(t *testing.T, srv *secured) { //nolint:thelper // a row
-			require.NoError(t, second(srv.root.UserChangePassword(rig.Bounded(t), "app", secret("a password", password))))
+	change := func(to string) func(*testing.T, *server) {
+		return func(t *testing.T, srv *server) { //nolint:thelper // a row
+			require.NoError(t, second(srv.root.UserChangePassword(rig.Bounded(t), "worker", secret("a password", to))))
 		}
 	}
 	for name, row := range map[string]struct {
 		open           bool // the server demands no authentication at first, and the client has no user
-		take, giveBack func(*testing.T, *secured)
+		take, giveBack func(*testing.T, *server)
 		lost, refused  string
 		err            error
 	}{
 		"authentication is turned on": {
 			open:     true,
-			take:     func(t *testing.T, srv *secured) { require.NoError(t, second(srv.root.AuthEnable(rig.Bounded(t)))) },  //nolint:thelper // a row
-			giveBack: func(t *testing.T, srv *secured) { require.NoError(t, second(srv.root.AuthDisable(rig.Bounded(t)))) }, //nolint:thelper // a row
+			take:     func(t *testing.T, srv *server) { require.NoError(t, second(srv.root.AuthEnable(rig.Bounded(t)))) },  //nolint:thelper // a row
+			giveBack: func(t *testing.T, srv *server) { require.NoError(t, second(srv.root.AuthDisable(rig.Bounded(t)))) }, //nolint:thelper // a row
 			lost:     missing, refused: missing, err: rpctypes.ErrUserEmpty,
 		},
 		// The server forgets the client's token.
 		"password is changed": {
-			take: change("second password"), giveBack: change("first password"),
+			take: change("second password"), giveBack: change(password("worker")),
 			lost: wrong, refused: wrong, err: rpctypes.ErrAuthFailed,
 		},
 		"permission is revoked": {
-			take:     func(t *testing.T, srv *secured) { srv.forbid(t) }, //nolint:thelper // a row
-			giveBack: func(t *testing.T, srv *secured) { srv.permit(t) }, //nolint:thelper // a row
+			take:     func(t *testing.T, srv *server) { srv.forbid(t) },          //nolint:thelper // a row
+			giveBack: func(t *testing.T, srv *server) { srv.permit(t, "jobs/") }, //nolint:thelper // a row
 			lost:     denied + " (renewing a lease requires permission to write every key attached to it)", refused: denied,
 			err: rpctypes.ErrPermissionDenied,
 		},
@@ -59,14 +58,11 @@ func TestSession_losesItsAccess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			in := faults.NewInterceptor(t)
-			var srv *secured
-			var client *clientv3.Client
+			srv := start(t)
+			client := srv.as(t, "worker", etcdtest.Dial(in.DialOptions()...))
 			if row.open {
-				srv = newSecured(t)
+				require.NoError(t, second(srv.root.AuthDisable(rig.Bounded(t))))
 				client = srv.Client(t, logged, etcdtest.Dial(in.DialOptions()...))
-			} else {
-				srv = startSecured(t)
-				client = srv.app(t, etcdtest.Dial(in.DialOptions()...))
 			}
 			s := newSession(t, client, lease.Options{TTL: shortTTL})
 			held := rig.MustLock(t, s, "n")
@@ -116,13 +112,12 @@ func TestSession_losesItsAccess(t *testing.T) {
 // permission to read is gone. An observer of another name is not affected.
 func TestObserve_permissionIsRevoked(t *testing.T) {
 	t.Parallel()
-	srv := startSecured(t)
-	client := srv.app(t)
+	srv := start(t)
+	client := srv.as(t, "worker")
 	s := newSession(t, srv.root, lease.Options{})
 	l, err := election.Campaign(rig.Bounded(t), s, "n", election.Options{Value: secret("a value", "here I lead")})
 	require.NoError(t, err)
-	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "app", "m/", clientv3.GetPrefixRangeEnd("m/"),
-		clientv3.PermissionType(clientv3.PermReadWrite))))
+	srv.permit(t, "m/")
 	err = rig.Observe(t, client, "other").AwaitEnd(t)
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	require.ErrorContains(t, err, `election: observe "other": `)

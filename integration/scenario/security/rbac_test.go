@@ -3,11 +3,6 @@ package security_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +13,6 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
-	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -32,8 +26,7 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 	} {
 		t.Run(row.user, func(t *testing.T) {
 			t.Parallel()
-			srv := startByRecipe(t)
-			root := srv.as(t, "root")
+			srv := start(t)
 			opts := lease.Options{Prefix: row.prefix, TTL: longTTL}
 			s, other := newSession(t, srv.as(t, row.user), opts), newSession(t, srv.as(t, row.user), opts)
 			locksOf(t, s, other)
@@ -42,10 +35,10 @@ func TestRecipe_isEnoughForServices(t *testing.T) {
 			rig.MustLock(t, s, "held") // Close revokes the lease with this key
 			require.NoError(t, s.Close(rig.Bounded(t)))
 			require.NoError(t, other.Close(rig.Bounded(t)))
-			left, err := root.Get(rig.Bounded(t), "", clientv3.WithPrefix())
+			left, err := srv.root.Get(rig.Bounded(t), "", clientv3.WithPrefix())
 			require.NoError(t, err)
 			require.Empty(t, left.Kvs)
-			leases, err := root.Leases(rig.Bounded(t))
+			leases, err := srv.root.Leases(rig.Bounded(t))
 			require.NoError(t, err)
 			require.Empty(t, leases.Leases)
 		})
@@ -117,9 +110,8 @@ func electionOf(t *testing.T, s, other *lease.Session, client *clientv3.Client, 
 // The other roles of SECURITY.md, and a user without a role, can do what that page says and no more.
 func TestRecipe_keepsOthersOut(t *testing.T) {
 	t.Parallel()
-	srv := startByRecipe(t)
-	root := srv.as(t, "root")
-	require.NoError(t, second(root.UserAdd(rig.Bounded(t), "nobody", "nobody")))
+	srv := start(t)
+	srv.add(t, "nobody")
 	s := newSession(t, srv.as(t, "worker"), lease.Options{})
 	l, err := election.Campaign(rig.Bounded(t), s, "role", election.Options{Value: "here"})
 	require.NoError(t, err)
@@ -172,17 +164,13 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 // cannot be guessed. While a lock is held, other users can neither attach keys to the lease nor revoke nor list it.
 func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	t.Parallel()
-	srv := startSecured(t)
-	user := func(name string) *clientv3.Client {
-		require.NoError(t, second(srv.root.UserAdd(rig.Bounded(t), name, "password")))
-		return srv.Client(t, etcdtest.User(name, "password"))
-	}
-	stranger, neighbour := user("stranger"), user("neighbour")
+	srv := start(t)
+	stranger, neighbour := srv.add(t, "stranger"), srv.add(t, "neighbour")
 	require.NoError(t, second(srv.root.RoleAdd(rig.Bounded(t), "own")))
 	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "own", "own", "", clientv3.PermissionType(clientv3.PermReadWrite))))
 	require.NoError(t, second(srv.root.UserGrantRole(rig.Bounded(t), "neighbour", "own")))
 
-	s := newSession(t, srv.app(t), lease.Options{TTL: longTTL})
+	s := newSession(t, srv.as(t, "worker"), lease.Options{TTL: longTTL})
 	seen := map[int64]bool{}
 	for range 3 {
 		_, err := stranger.Revoke(rig.Bounded(t), s.Status().LeaseID)
@@ -191,7 +179,7 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 
 		_, err = neighbour.Put(rig.Bounded(t), "own", "", clientv3.WithLease(s.Status().LeaseID))
 		require.NoError(t, err, "etcd allows it")
-		_, err = srv.app(t).KeepAliveOnce(rig.Bounded(t), s.Status().LeaseID)
+		_, err = srv.as(t, "worker").KeepAliveOnce(rig.Bounded(t), s.Status().LeaseID)
 		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 		l := rig.MustLock(t, s, "n")
 		id := s.Status().LeaseID
@@ -217,35 +205,4 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	leases, err := stranger.Leases(rig.Bounded(t))
 	require.NoError(t, err, "etcd allows it")
 	require.NotEmpty(t, leases.Leases)
-}
-
-// byRecipe is a server with the users of SECURITY.md. The password of each is its name.
-type byRecipe struct{ *etcdtest.Server }
-
-// startByRecipe executes the commands of SECURITY.md.
-func startByRecipe(t *testing.T) byRecipe {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, "SECURITY.md"))
-	require.NoError(t, err)
-	block := regexp.MustCompile("(?s)\n## Permissions\n.*?\n```sh\n(.*?\n)```\n").FindSubmatch(text)
-	require.NotNil(t, block, "no commands")
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	for command := range strings.Lines(string(block[1])) {
-		words := strings.Fields(command)
-		require.Equal(t, "etcdctl", words[0], command)
-		etcdctl := exec.CommandContext(rig.Bounded(t), etcdtest.Etcdctl(t), append(words[1:], "--endpoints", srv.Endpoint())...)
-		if words[1] == "user" && words[2] == "add" {
-			etcdctl.Args = append(etcdctl.Args, "--interactive=false")
-			etcdctl.Stdin = strings.NewReader(words[3]) // the password
-		}
-		out, err := etcdctl.CombinedOutput()
-		require.NoError(t, err, "%s%s", command, out)
-	}
-	return byRecipe{srv}
-}
-
-// as returns a client of a user.
-func (s byRecipe) as(t *testing.T, name string) *clientv3.Client {
-	t.Helper()
-	return s.Client(t, logged, etcdtest.User(name, name))
 }

@@ -11,6 +11,9 @@ import (
 	"maps"
 	"math"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,48 +131,61 @@ func logHasNoSecrets() error {
 	return errors.Join(errs...)
 }
 
-// secured is a server whose user "app" may read and write below "jobs/".
-type secured struct {
+// server is a server with the users of SECURITY.md: "worker" may read and write below "jobs/".
+type server struct {
 	*etcdtest.Server
-	root *clientv3.Client // with the user root, whose password is "root"
+	root *clientv3.Client
 }
 
-// newSecured starts a server that does not demand authentication yet.
-func newSecured(t *testing.T) *secured {
+// password is the password of a user.
+func password(user string) string { return secret("a password", "password-of-"+user) }
+
+// start executes the commands of SECURITY.md.
+func start(t *testing.T) *server {
 	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, "SECURITY.md"))
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)\n## Permissions\n.*?\n```sh\n(.*?\n)```\n").FindSubmatch(text)
+	require.NotNil(t, block, "no commands")
 	srv := etcdtest.Start(t, etcdtest.Options{})
-	s := &secured{srv, srv.Client(t, logged, etcdtest.User("root", "root"))}
-	ctx := rig.Bounded(t)
-	for user, password := range map[string]string{"root": "root", "app": secret("a password", "first password")} {
-		require.NoError(t, second(s.root.UserAdd(ctx, user, password)))
-		require.NoError(t, second(s.root.RoleAdd(ctx, user)))
-		require.NoError(t, second(s.root.UserGrantRole(ctx, user, user)))
+	for command := range strings.Lines(string(block[1])) {
+		words := strings.Fields(command)
+		require.Equal(t, "etcdctl", words[0], command)
+		etcdctl := exec.CommandContext(rig.Bounded(t), etcdtest.Etcdctl(t), append(words[1:], "--endpoints", srv.Endpoint())...)
+		if words[1] == "user" && words[2] == "add" {
+			etcdctl.Args = append(etcdctl.Args, "--interactive=false")
+			etcdctl.Stdin = strings.NewReader(password(words[3]))
+		}
+		out, err := etcdctl.CombinedOutput()
+		require.NoError(t, err, "%s%s", command, out)
 	}
-	s.permit(t)
+	s := &server{Server: srv}
+	s.root = s.as(t, "root")
 	return s
 }
 
-func startSecured(t *testing.T) *secured {
+// as returns a client of a user.
+func (s *server) as(t *testing.T, user string, opts ...etcdtest.ClientOption) *clientv3.Client {
 	t.Helper()
-	s := newSecured(t)
-	require.NoError(t, second(s.root.AuthEnable(rig.Bounded(t))))
-	return s
+	return s.Client(t, append(opts, logged, etcdtest.User(user, password(user)))...)
 }
 
-// permit grants the user's permission, and forbid revokes it.
-func (s *secured) permit(t *testing.T) {
+// add adds a user without a role, and returns a client of that user.
+func (s *server) add(t *testing.T, user string) *clientv3.Client {
 	t.Helper()
-	require.NoError(t, second(s.root.RoleGrantPermission(rig.Bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"),
+	require.NoError(t, second(s.root.UserAdd(rig.Bounded(t), user, password(user))))
+	return s.as(t, user)
+}
+
+// permit gives the worker permission on a prefix.
+func (s *server) permit(t *testing.T, prefix string) {
+	t.Helper()
+	require.NoError(t, second(s.root.RoleGrantPermission(rig.Bounded(t), "worker", prefix, clientv3.GetPrefixRangeEnd(prefix),
 		clientv3.PermissionType(clientv3.PermReadWrite))))
 }
 
-func (s *secured) forbid(t *testing.T) {
+// forbid revokes the worker's permission.
+func (s *server) forbid(t *testing.T) {
 	t.Helper()
-	require.NoError(t, second(s.root.RoleRevokePermission(rig.Bounded(t), "app", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))))
-}
-
-// app returns a client of the user "app".
-func (s *secured) app(t *testing.T, opts ...etcdtest.ClientOption) *clientv3.Client {
-	t.Helper()
-	return s.Client(t, append(opts, logged, etcdtest.User("app", "first password"))...)
+	require.NoError(t, second(s.root.RoleRevokePermission(rig.Bounded(t), "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))))
 }
