@@ -41,42 +41,49 @@ func openBare(ctx context.Context, client *clientv3.Client, ttl time.Duration) (
 	}, nil
 }
 
-// bareLocks are locks that nobody else wants: one transaction puts the key, another deletes it.
-func bareLocks() implementation {
-	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
-		s, err := openBare(ctx, client, ttl)
-		if err != nil {
-			return session{}, err
-		}
-		return session{func(name string) locker { return &bareLocker{bareSession: s, key: []byte(name)} }, s.close}, nil
-	}}
-}
-
-type bareLocker struct {
+// bareLock is a lock that nobody else wants: one transaction puts the key, another deletes it.
+type bareLock struct {
 	*bareSession
 	key  []byte
 	held int64 // create revision of the key; 0 if there is no key
 }
 
-func (l *bareLocker) Lock(ctx context.Context) error   { return l.flip(ctx, l) }
-func (l *bareLocker) Unlock(ctx context.Context) error { return l.flip(ctx, l) }
+// bareLocks are an implementation with bare locks.
+func bareLocks() implementation { return bareLocksIn(new([]*bareLock)) }
+
+// bareLocksIn are bare locks that are added to all.
+func bareLocksIn(all *[]*bareLock) implementation {
+	return implementation{open: func(ctx context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
+		s, err := openBare(ctx, client, ttl)
+		if err != nil {
+			return session{}, err
+		}
+		return session{func(name string) locker {
+			l := &bareLock{bareSession: s, key: []byte(name)}
+			*all = append(*all, l)
+			return locker{l.flip, l.flip}
+		}, s.close}, nil
+	}}
+}
+
+func (l *bareLock) flip(ctx context.Context) error { return flip(ctx, l) }
 
 // flip puts the keys that are not there and deletes those that are, in one transaction.
-func (s *bareSession) flip(ctx context.Context, lockers ...*bareLocker) error {
-	req := lockers[0].request()
-	if len(lockers) > 1 {
-		req = &pb.TxnRequest{Success: make([]*pb.RequestOp, len(lockers))}
-		for i, l := range lockers {
+func flip(ctx context.Context, locks ...*bareLock) error {
+	req := locks[0].request()
+	if len(locks) > 1 {
+		req = &pb.TxnRequest{Success: make([]*pb.RequestOp, len(locks))}
+		for i, l := range locks {
 			req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: l.request()}}
 		}
 	}
-	resp, err := s.kv.Txn(ctx, req)
+	resp, err := locks[0].kv.Txn(ctx, req)
 	if err != nil {
 		return fmt.Errorf("bare: %w", err)
 	}
 	done := resp.Succeeded
-	for i, l := range lockers {
-		if len(lockers) > 1 {
+	for i, l := range locks {
+		if len(locks) > 1 {
 			done = done && resp.Responses[i].GetResponseTxn().Succeeded
 		}
 		if l.held == 0 {
@@ -91,7 +98,7 @@ func (s *bareSession) flip(ctx context.Context, lockers ...*bareLocker) error {
 	return nil
 }
 
-func (l *bareLocker) request() *pb.TxnRequest {
+func (l *bareLock) request() *pb.TxnRequest {
 	op := &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: l.key, Lease: l.lease}}}
 	if l.held != 0 {
 		op = &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: l.key}}}
@@ -115,33 +122,26 @@ func ring() implementation {
 		place := *members
 		*members++
 		return session{func(name string) locker {
-			l := &ringLocker{name: name, place: place, members: members}
-			l.own = bareLocker{bareSession: s, key: l.keyOf(place)}
-			return l
+			keyOf := func(place int) string { return fmt.Sprint(name, "/", place) }
+			own := &bareLock{bareSession: s, key: []byte(keyOf(place))}
+			var before clientv3.WatchChan // of the key before
+			return locker{func(ctx context.Context) error {
+				begins := before == nil && place == 0
+				if before == nil {
+					before = s.watch(keyOf((place + *members - 1) % *members))
+				}
+				if err := own.flip(ctx); err != nil || begins {
+					return err
+				}
+				return awaitDeletion(ctx, before)
+			}, own.flip}
 		}, s.close}, nil
 	}}
 }
 
-type ringLocker struct {
-	name    string
-	place   int
-	members *int
-	own     bareLocker
-	before  clientv3.WatchChan // of the key before
-}
-
-func (l *ringLocker) keyOf(place int) []byte { return fmt.Appendf(nil, "%s/%d", l.name, place) }
-
-func (l *ringLocker) Lock(ctx context.Context) error {
-	begins := l.before == nil && l.place == 0
-	if l.before == nil {
-		l.before = l.own.watch(string(l.keyOf((l.place + *l.members - 1) % *l.members)))
-	}
-	if err := l.own.Lock(ctx); err != nil || begins {
-		return err
-	}
+func awaitDeletion(ctx context.Context, events clientv3.WatchChan) error {
 	select {
-	case resp := <-l.before:
+	case resp := <-events:
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("ring: %w", err)
 		}
@@ -154,38 +154,32 @@ func (l *ringLocker) Lock(ctx context.Context) error {
 	}
 }
 
-func (l *ringLocker) Unlock(ctx context.Context) error { return l.own.Unlock(ctx) }
-
 // groupOps is how many operations a group commit carries: nearly the server's default limit.
 const groupOps = 120
 
 // bareOwners returns n bare locks with different names.
-func (t *trial) bareOwners(ctx context.Context, n int) ([]*bareLocker, error) {
-	t.impl = bareLocks()
-	lockers, err := t.owners(ctx, n)
-	bare := make([]*bareLocker, len(lockers))
-	for i, l := range lockers {
-		bare[i] = l.(*bareLocker) //nolint:forcetypeassert // bareLocks makes no other lockers
-	}
-	return bare, err
+func (t *trial) bareOwners(ctx context.Context, n int) (locks []*bareLock, err error) {
+	t.impl = bareLocksIn(&locks)
+	_, err = t.owners(ctx, n)
+	return locks, err
 }
 
 // pairsInGroups measures pairs on n locks as group commits, one after the other, which go through the locks in a cycle.
 func pairsInGroups(n int) measurement {
 	return func(ctx context.Context, t *trial) ([]sample, error) {
-		lockers, err := t.bareOwners(ctx, n)
+		locks, err := t.bareOwners(ctx, n)
 		if err != nil {
 			return nil, err
 		}
-		began := map[*bareLocker]time.Time{} // when the present pair of each lock began
-		next, group := 0, make([]*bareLocker, min(n, groupOps))
+		began := map[*bareLock]time.Time{} // when the present pair of each lock began
+		next, group := 0, make([]*bareLock, min(n, groupOps))
 		return t.repeat(ctx, func(lasting time.Duration) (took []time.Duration, err error) {
 			for end := time.Now().Add(lasting); len(took) == 0 || time.Now().Before(end); {
 				now := time.Now()
 				for i := range group {
-					group[i], next = lockers[next], (next+1)%n
+					group[i], next = locks[next], (next+1)%n
 				}
-				if err := group[0].flip(ctx, group...); err != nil {
+				if err := flip(ctx, group...); err != nil {
 					return nil, err
 				}
 				for _, l := range group {
@@ -203,15 +197,15 @@ func pairsInGroups(n int) measurement {
 
 // holdInGroups measures the acquisitions and releases of holdMany as group commits, one after the other.
 func holdInGroups(ctx context.Context, t *trial) ([]sample, error) {
-	lockers, err := t.bareOwners(ctx, t.scale.holds)
+	locks, err := t.bareOwners(ctx, t.scale.holds)
 	if err != nil {
 		return nil, err
 	}
 	var samples []sample
 	for _, line := range []string{"acquire", "release"} {
 		s, err := t.measure(ctx, func() error {
-			for group := range slices.Chunk(lockers, groupOps) {
-				if err := group[0].flip(ctx, group...); err != nil {
+			for group := range slices.Chunk(locks, groupOps) {
+				if err := flip(ctx, group...); err != nil {
 					return err
 				}
 			}
@@ -220,7 +214,7 @@ func holdInGroups(ctx context.Context, t *trial) ([]sample, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.line, s.ops = line, len(lockers)
+		s.line, s.ops = line, len(locks)
 		samples = append(samples, s)
 	}
 	return samples, nil
@@ -232,7 +226,7 @@ func chain(ctx context.Context, t *trial) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := keys[0].Lock(ctx); err != nil {
+	if err := keys[0].flip(ctx); err != nil {
 		return nil, err
 	}
 	return t.repeat(ctx, func(lasting time.Duration) (took []time.Duration, err error) {

@@ -181,14 +181,14 @@ func scenarios() []*scenario {
 func contended() []*scenario {
 	all := []*scenario{{
 		name: "turns2", what: "2 clients take turns", unit: "turn",
-		measure: turns(2, clients), limit: with(ring, turns(2, clients)), leastShare: 0.9,
+		measure: turns(2, clients), bare: ring, leastShare: 0.9,
 	}}
 	for _, section := range []time.Duration{
 		5 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond,
 	} {
 		all = append(all, &scenario{
 			name: "handover" + section.String(), what: fmt.Sprintf("unlock to next holder, %s sections", section), unit: "hand-over",
-			by: byMean, measure: handover(section), limit: with(ring, handover(section)),
+			by: byMean, measure: handover(section), bare: ring,
 		})
 	}
 	for _, many := range []struct {
@@ -197,7 +197,7 @@ func contended() []*scenario {
 	}{{8, 8}, {32, 2}} {
 		all = append(all, &scenario{
 			name: fmt.Sprintf("clients%d", many.n), what: fmt.Sprintf("%d clients take turns", many.n), unit: "turn",
-			measure: turns(many.n, clients), limit: with(ring, turns(many.n, clients)),
+			measure: turns(many.n, clients), bare: ring,
 			leastShare: 0.7, leastTimes: many.times,
 		})
 	}
@@ -211,7 +211,7 @@ func contended() []*scenario {
 func owned() []*scenario {
 	all := []*scenario{{
 		name: "uncontended", what: "lock and unlock, uncontended", unit: "pair", by: byMedian,
-		measure: pairsOfOwners(1), limit: with(bareLocks, pairsOfOwners(1)), leastShare: 0.97, blocks: 8,
+		measure: pairsOfOwners(1), bare: bareLocks, leastShare: 0.97, blocks: 8,
 	}}
 	for _, own := range []struct {
 		n     int
@@ -234,11 +234,11 @@ func elections() []*scenario {
 	for _, term := range []time.Duration{5 * time.Millisecond, 200 * time.Millisecond} {
 		all = append(all, &scenario{
 			name: "resign" + term.String(), what: fmt.Sprintf("leader resigns after %s", term), unit: "change", by: byMean,
-			measure: handover(term), limit: with(ring, handover(term)), leastShare: 0.95,
+			measure: handover(term), bare: ring, leastShare: 0.95,
 		})
 	}
 	return append(all, &scenario{
 		name: "changes2", what: "2 candidates lead by turns", unit: "change",
-		measure: turns(2, clients), limit: with(ring, turns(2, clients)), leastShare: 0.9,
+		measure: turns(2, clients), bare: ring, leastShare: 0.9,
 	})
 }

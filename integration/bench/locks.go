@@ -14,9 +14,8 @@ import (
 )
 
 // locker is one goroutine's lock, which it uses again for each turn, as users of etcd's Mutex do.
-type locker interface {
-	Lock(ctx context.Context) error
-	Unlock(ctx context.Context) error
+type locker struct {
+	lock, unlock func(ctx context.Context) error
 }
 
 type session struct {
@@ -39,39 +38,25 @@ func newOurs(newLocker func(s *lease.Session, name string) locker) implementatio
 }
 
 func leasefence() implementation {
-	return newOurs(func(s *lease.Session, name string) locker { return &ourLocker{session: s, name: name} })
+	return newOurs(func(s *lease.Session, name string) locker {
+		var l *lease.Lock
+		return locker{func(ctx context.Context) (err error) {
+			l, err = s.Lock(ctx, name)
+			return err
+		}, func(ctx context.Context) error { return l.Unlock(ctx) }}
+	})
 }
-
-type ourLocker struct {
-	session *lease.Session
-	name    string
-	lock    *lease.Lock
-}
-
-func (l *ourLocker) Lock(ctx context.Context) (err error) {
-	l.lock, err = l.session.Lock(ctx, l.name)
-	return err
-}
-
-func (l *ourLocker) Unlock(ctx context.Context) error { return l.lock.Unlock(ctx) }
 
 // candidates are leasefence's candidates; a turn is a leadership.
 func candidates() implementation {
-	return newOurs(func(s *lease.Session, name string) locker { return &ourCandidate{session: s, name: name} })
+	return newOurs(func(s *lease.Session, name string) locker {
+		var l *election.Leadership
+		return locker{func(ctx context.Context) (err error) {
+			l, err = election.Campaign(ctx, s, name, election.Options{Value: "bench"})
+			return err
+		}, func(ctx context.Context) error { return l.Resign(ctx) }}
+	})
 }
-
-type ourCandidate struct {
-	session *lease.Session
-	name    string
-	leads   *election.Leadership
-}
-
-func (c *ourCandidate) Lock(ctx context.Context) (err error) {
-	c.leads, err = election.Campaign(ctx, c.session, c.name, election.Options{Value: "bench"})
-	return err
-}
-
-func (c *ourCandidate) Unlock(ctx context.Context) error { return c.leads.Resign(ctx) }
 
 func newTheirs(newLocker func(s *concurrency.Session, name string) locker) implementation {
 	return implementation{alone: true, open: func(_ context.Context, client *clientv3.Client, ttl time.Duration) (session, error) {
@@ -81,19 +66,18 @@ func newTheirs(newLocker func(s *concurrency.Session, name string) locker) imple
 }
 
 func mutex() implementation {
-	return newTheirs(func(s *concurrency.Session, name string) locker { return concurrency.NewMutex(s, name) })
+	return newTheirs(func(s *concurrency.Session, name string) locker {
+		m := concurrency.NewMutex(s, name)
+		return locker{m.Lock, m.Unlock}
+	})
 }
 
 func theirCandidates() implementation {
 	return newTheirs(func(s *concurrency.Session, name string) locker {
-		return theirCandidate{concurrency.NewElection(s, name)}
+		e := concurrency.NewElection(s, name)
+		return locker{func(ctx context.Context) error { return e.Campaign(ctx, "bench") }, e.Resign}
 	})
 }
-
-type theirCandidate struct{ *concurrency.Election }
-
-func (c theirCandidate) Lock(ctx context.Context) error   { return c.Campaign(ctx, "bench") }
-func (c theirCandidate) Unlock(ctx context.Context) error { return c.Resign(ctx) }
 
 // holdWorkers is how many goroutines acquire and release.
 const holdWorkers = 256
@@ -107,7 +91,7 @@ func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	acquire, err := t.all(ctx, "acquire", lockers, locker.Lock)
+	acquire, err := t.all(ctx, "acquire", lockers, func(l locker) func(context.Context) error { return l.lock })
 	if err != nil {
 		return nil, err
 	}
@@ -119,18 +103,18 @@ func holdMany(ctx context.Context, t *trial) ([]sample, error) {
 		"heap of a held lock, bytes":          float64(heap()-heapBefore) / float64(len(lockers)),
 		"renewals per TTL while all are held": held.cost[renewals] * float64(t.ttl) / float64(t.scale.holding),
 	}
-	release, err := t.all(ctx, "release", lockers, locker.Unlock)
+	release, err := t.all(ctx, "release", lockers, func(l locker) func(context.Context) error { return l.unlock })
 	return []sample{acquire, release}, err
 }
 
 // all makes the workers call do for every locker.
-func (t *trial) all(ctx context.Context, line string, lockers []locker, do func(locker, context.Context) error) (sample, error) {
+func (t *trial) all(ctx context.Context, line string, lockers []locker, do func(locker) func(context.Context) error) (sample, error) {
 	took := make([][]time.Duration, holdWorkers)
 	s, err := t.measure(ctx, func() error {
 		return each(ctx, holdWorkers, func(ctx context.Context, worker int) error {
 			for i := worker; i < len(lockers); i += holdWorkers {
 				start := time.Now()
-				if err := do(lockers[i], ctx); err != nil {
+				if err := do(lockers[i])(ctx); err != nil {
 					return err
 				}
 				took[worker] = append(took[worker], time.Since(start))
@@ -165,10 +149,10 @@ func pairsOfOwners(n int) measurement {
 			err := each(ctx, n, func(ctx context.Context, i int) error {
 				for len(took[i]) == 0 || time.Now().Before(end) {
 					start := time.Now()
-					if err := lockers[i].Lock(ctx); err != nil {
+					if err := lockers[i].lock(ctx); err != nil {
 						return err
 					}
-					if err := lockers[i].Unlock(ctx); err != nil {
+					if err := lockers[i].unlock(ctx); err != nil {
 						return err
 					}
 					took[i] = append(took[i], time.Since(start))

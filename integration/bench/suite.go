@@ -125,8 +125,9 @@ type scenario struct {
 	unit    string      // an operation, whose latency is measured
 	by      figure      // by which contenders are compared
 	measure measurement // of leasefence and of the peer
-	limit   measurement // of a bare program
+	limit   measurement // of a bare program; nil: measure, of bare
 	ours    func() implementation
+	bare    func() implementation
 	peer    func() implementation
 
 	// Goals of each line: the least share of the limit, and the least ratio to the peer; 0 without a goal.
@@ -138,21 +139,15 @@ type scenario struct {
 }
 
 func (sc *scenario) contender(who role) (implementation, measurement) {
-	switch who {
-	case ours:
+	switch {
+	case who == ours:
 		return sc.ours(), sc.measure
-	case peer:
+	case who == peer:
 		return sc.peer(), sc.measure
-	default:
+	case sc.limit != nil:
 		return implementation{}, sc.limit
-	}
-}
-
-// with returns a measurement of another implementation, which it makes anew for each round.
-func with(impl func() implementation, m measurement) measurement {
-	return func(ctx context.Context, t *trial) ([]sample, error) {
-		t.impl = impl()
-		return m(ctx, t)
+	default:
+		return sc.bare(), sc.measure
 	}
 }
 

@@ -22,7 +22,7 @@ func contend(ctx context.Context, lockers []locker, section, lasting time.Durati
 	end := time.Now().Add(lasting)
 	err := each(ctx, len(lockers), func(ctx context.Context, i int) error {
 		for again := true; again; {
-			if err := lockers[i].Lock(ctx); err != nil {
+			if err := lockers[i].lock(ctx); err != nil {
 				return err
 			}
 			s := stay{who: i, granted: time.Now()}
@@ -31,7 +31,7 @@ func contend(ctx context.Context, lockers []locker, section, lasting time.Durati
 			}
 			s.releasing = time.Now()
 			again = s.releasing.Before(end)
-			if err := lockers[i].Unlock(ctx); err != nil {
+			if err := lockers[i].unlock(ctx); err != nil {
 				return err
 			}
 			own[i] = append(own[i], s)
