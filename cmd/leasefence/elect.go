@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"os/exec"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/lease"
@@ -48,12 +46,7 @@ as the leader's value. At its start elect gives up if etcd does not answer for a
 
 // elect runs the command while this process leads. Its error, if any, is an [exitError].
 func (a *app) elect(c command, name string) error {
-	path, err := exec.LookPath(c.cmd[0])
-	if err != nil {
-		return cannotRun(err)
-	}
-	signals := process.CatchSignals()
-	s, err := a.open(context.Background(), c, signals)
+	s, err := a.open(context.Background(), c)
 	defer s.close()
 	if err != nil {
 		return err
@@ -62,14 +55,14 @@ func (a *app) elect(c command, name string) error {
 	for {
 		began := time.Now()
 		var l *election.Leadership
-		err := interruptible(context.Background(), signals, func(ctx context.Context) (err error) {
+		err := s.interruptible(context.Background(), func(ctx context.Context) (err error) {
 			l, err = election.Campaign(ctx, s.Session, name, election.Options{})
 			return err
 		})
 		var did outcome
 		switch {
 		case err == nil:
-			did = s.runUnder(hold{l, s.got, l.Resign, false}, path, c, signals)
+			did = s.runUnder(hold{l, s.got, l.Resign, false})
 			if did.signal != nil || did.lost == nil && !did.asked { // the signal is meant for leasefence, too
 				return did.exit
 			}
@@ -87,7 +80,7 @@ func (a *app) elect(c command, name string) error {
 		if time.Since(began) > 10*time.Second {
 			pause.Reset()
 		}
-		if err := interruptible(context.Background(), signals, pause.Sleep); err != nil {
+		if err := s.interruptible(context.Background(), pause.Sleep); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
 	locks "github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
@@ -157,32 +156,27 @@ func (l *theLock) check(wait, permits bool) error {
 
 // lock acquires the lock, runs the command and releases the lock. Its error, if any, is an [exitError].
 func (a *app) lock(l theLock) error {
-	path, err := exec.LookPath(l.cmd[0])
-	if err != nil {
-		return cannotRun(err)
-	}
-	signals := process.CatchSignals()
 	ctx := context.Background()
 	if l.wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, l.wait, fmt.Errorf("not obtained in %v", l.wait))
 		defer cancel()
 	}
-	s, err := a.open(ctx, l.command, signals)
+	s, err := a.open(ctx, l.command)
 	defer s.close()
 	if err != nil {
 		return err
 	}
 
 	var held lock
-	err = interruptible(ctx, signals, func(ctx context.Context) (err error) {
+	err = s.interruptible(ctx, func(ctx context.Context) (err error) {
 		held, err = l.obtain(ctx, s.Session)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	did := s.runUnder(hold{held, s.got, held.Unlock, l.shared}, path, l.command, signals)
+	did := s.runUnder(hold{held, s.got, held.Unlock, l.shared})
 	if did.lost != nil {
 		return &exitError{exitLost, did.lost}
 	}

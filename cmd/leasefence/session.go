@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"sync"
 	"time"
 
@@ -14,8 +15,21 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
+// session is the session that a command runs in, with its client.
+type session struct {
+	*lease.Session
+	command
+
+	app      *app
+	path     string // of CMD
+	signals  <-chan os.Signal
+	client   *clientv3.Client
+	got      lease.Acquired // the last success; set before the acquisition returns
+	messages sync.WaitGroup
+}
+
 // interruptible runs obtain with a context that ends with ctx or when a signal arrives.
-func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(context.Context) error) error {
+func (s *session) interruptible(ctx context.Context, obtain func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var err error
@@ -30,25 +44,11 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, obtain func(co
 			return err
 		}
 		return &exitError{exitNotObtained, err}
-	case sig := <-signals:
+	case sig := <-s.signals:
 		cancel()
 		<-done // if it has obtained a lock after all, the end of the session releases that
-		return interrupted(sig)
+		return &exitError{process.SignalCode(sig), fmt.Errorf("%s while waiting", sig)}
 	}
-}
-
-func interrupted(sig os.Signal) error {
-	return &exitError{process.SignalCode(sig), fmt.Errorf("%s while waiting", sig)}
-}
-
-// session is the session that a command runs in, and its client.
-type session struct {
-	*lease.Session
-
-	app      *app
-	client   *clientv3.Client
-	got      lease.Acquired // the last success; set before the acquisition returns
-	messages sync.WaitGroup
 }
 
 // say writes a message to standard error in the background: if nobody reads that, the write blocks, and the command
@@ -57,10 +57,15 @@ func (s *session) say(format string, args ...any) {
 	s.messages.Go(func() { s.app.say(format, args...) })
 }
 
-// open opens a session, unless ctx ends or a signal arrives first. The caller closes it even if that fails.
-func (a *app) open(ctx context.Context, c command, signals <-chan os.Signal) (*session, error) {
-	s := &session{app: a}
-	err := interruptible(ctx, signals, func(ctx context.Context) (err error) {
+// open looks for CMD and opens a session, unless ctx ends or a signal arrives first. The caller closes it even if that
+// fails.
+func (a *app) open(ctx context.Context, c command) (s *session, err error) {
+	s = &session{app: a, command: c}
+	if s.path, err = exec.LookPath(c.cmd[0]); err != nil {
+		return s, cannotRun(err)
+	}
+	s.signals = process.CatchSignals()
+	err = s.interruptible(ctx, func(ctx context.Context) (err error) {
 		s.client, err = a.connect(ctx, c.ttl) // the bound of NewSession below
 		if err != nil && ctx.Err() != nil {   // etcd's client does not report the cause
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)

@@ -37,13 +37,13 @@ type outcome struct {
 }
 
 // runUnder runs a command under a hold, and releases the hold. The goroutine of main calls it, as process.Start wants.
-func (s *session) runUnder(h hold, path string, c command, signals <-chan os.Signal) (did outcome) {
-	child, err := process.Start(path, c.cmd, h.environment())
+func (s *session) runUnder(h hold) (did outcome) {
+	child, err := process.Start(s.path, s.cmd, h.environment())
 	if err != nil {
 		did.exit = cannotRun(err)
 		return did
 	}
-	signal, lost := s.supervise(child, h, c.grace, signals)
+	signal, lost := s.supervise(child, h)
 	did.signal = signal
 	ended := h.Err() // nil: the command ended under the hold; a later loss does not matter to it
 	did.asked = ended != nil && !errors.Is(ended, lease.ErrLost)
@@ -74,7 +74,7 @@ func lostInRelease(err error) bool {
 }
 
 // supervise passes signals on to the command until it has ended, and ends it if the hold is lost.
-func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals <-chan os.Signal) (signal os.Signal, lost bool) {
+func (s *session) supervise(cmd *exec.Cmd, h hold) (signal os.Signal, lost bool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -82,12 +82,12 @@ func (s *session) supervise(cmd *exec.Cmd, h hold, grace time.Duration, signals 
 	}()
 	over := h.Context().Done()
 	// The grace counts from the deadline. leasefence may learn of that later, if it was stopped or the host suspended.
-	graceLeft := func() time.Duration { return time.Until(h.Deadline().Add(grace)) }
+	graceLeft := func() time.Duration { return time.Until(h.Deadline().Add(s.grace)) }
 	var kill <-chan time.Time
 	var gone <-chan struct{}
 	for running := true; running; {
 		select {
-		case sig := <-signals:
+		case sig := <-s.signals:
 			process.SignalGroup(cmd, sig)
 			if sig != process.SIGHUP {
 				signal = sig
