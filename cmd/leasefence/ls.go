@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -35,58 +34,42 @@ one array, printed while it is read.`,
 const rowsAtATime = 1000
 
 func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) error {
-	out := bufio.NewWriterSize(a.out, 64<<10)
-	each, end := a.rows(out)
-	if a.output == outputJSON {
-		each, end = array(out)
-	}
+	out := bufio.NewWriterSize(a.out, 64<<10) // it keeps the first error for the last Flush
+	t := a.newTable("TOKEN", "CLASS", "HOLDERS", "WAITERS", "NAME")
+	t.to = out
+	before, after := "[\n", "[]\n" // a queue of the JSON array, and the last one
 	for q, err := range lease.List(ctx, client, prefix) {
-		if err == nil {
-			err = each(q)
+		switch {
+		case err != nil:
+		case a.output == outputJSON:
+			_, _ = out.WriteString(before)
+			before, after = ",", "]\n"
+			err = printJSON(out, queueOf(q, known{}))
+		default:
+			err = t.addQueue(q)
 		}
 		if err != nil {
 			_ = out.Flush() // the rows so far; the exit code says that some are missing
 			return err
 		}
 	}
-	if err := end(); err != nil {
+	if a.output == outputJSON {
+		_, _ = out.WriteString(after)
+	} else if err := t.flush(); err != nil {
 		return err
 	}
 	return out.Flush()
 }
 
-// rows prints queues as a table.
-func (a *app) rows(w io.Writer) (each func(lease.Queue) error, end func() error) {
-	t := a.newTable("TOKEN", "CLASS", "HOLDERS", "WAITERS", "NAME")
-	t.to = w
-	return func(q lease.Queue) error {
-		token, class := "-", "-"
-		if len(q.Holders) > 0 {
-			token, class = tokenText(q.Holders[0]), string(q.Holders[0].Class)
-		}
-		t.add(token, class, strconv.Itoa(len(q.Holders)), strconv.Itoa(len(q.Waiters)), q.Name)
-		if len(t.rows) < rowsAtATime {
-			return nil
-		}
-		return t.flush()
-	}, t.flush
-}
-
-// array prints queues as one JSON array, a line each.
-func array(w io.Writer) (each func(lease.Queue) error, end func() error) {
-	sep := "[\n"
-	return func(q lease.Queue) error {
-			if _, err := io.WriteString(w, sep); err != nil {
-				return err
-			}
-			sep = ","
-			return printJSON(w, queueOf(q, known{}))
-		}, func() error {
-			if sep != "," {
-				_, err := io.WriteString(w, "[]\n")
-				return err
-			}
-			_, err := io.WriteString(w, "]\n")
-			return err
-		}
+// addQueue adds a row, and prints all if they are many.
+func (t *table) addQueue(q lease.Queue) error {
+	token, class := "-", "-"
+	if len(q.Holders) > 0 {
+		token, class = tokenText(q.Holders[0]), string(q.Holders[0].Class)
+	}
+	t.add(token, class, strconv.Itoa(len(q.Holders)), strconv.Itoa(len(q.Waiters)), q.Name)
+	if len(t.rows) < rowsAtATime {
+		return nil
+	}
+	return t.flush()
 }
