@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/pki"
@@ -51,21 +50,6 @@ func TestAuth_sources(t *testing.T) {
 			p = startWith(t, env, append([]string{"lock", "job"}, append(tt.args, "--", "true")...)...)
 			require.Equal(t, code, p.end(t))
 		})
-	}
-}
-
-// A user with permission on a prefix only is told to give that PREFIX.
-func TestAuth_restrictedUser(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	addUser(t, client, "worker", clientv3.PermissionType(clientv3.PermRead))
-	enableAuth(t, client)
-	for _, args := range [][]string{{"ls"}, {"explain", "1"}} {
-		args = append(args, "--user", "worker:secret")
-		p := start(t, addr, args...)
-		require.Equal(t, 1, p.end(t))
-		require.Contains(t, p.stderr.String(), "permission denied: give a PREFIX that this user may read")
-		require.Zero(t, start(t, addr, append(args, "jobs/")...).end(t))
 	}
 }
 

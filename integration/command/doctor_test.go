@@ -170,7 +170,8 @@ func TestDoctor_straysAreNoHolds(t *testing.T) {
 	require.NotContains(t, odd.stdout.String(), "\nreboot")
 }
 
-// doctor reports the checks that it has no permission for, and goes on.
+// doctor reports the checks that it has no permission for, and goes on. ls and explain tell a user with permission on a
+// prefix only to give that PREFIX.
 func TestDoctor_withoutPermission(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -200,6 +201,14 @@ func TestDoctor_withoutPermission(t *testing.T) {
 	require.Equal(t, []string{"FAIL", "FAIL"}, levels(all)["permissions"])
 	for _, check := range []string{"permissions", "commits", "leases", "alarms"} {
 		require.Contains(t, says(all, check), "Give doctor a --user")
+	}
+
+	for _, args := range [][]string{{"ls"}, {"explain", "1"}} {
+		args = append(args, "--user", "viewer:secret")
+		p := start(t, addr, args...)
+		require.Equal(t, 1, p.end(t))
+		require.Contains(t, p.stderr.String(), "permission denied: give a PREFIX that this user may read")
+		require.Zero(t, start(t, addr, append(args, "jobs/")...).end(t))
 	}
 
 	root := start(t, addr, "doctor", "jobs/", "--user", "root:secret")

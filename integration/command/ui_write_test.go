@@ -20,7 +20,8 @@ import (
 	"github.com/leasefence/leasefence/lease"
 )
 
-// Once the name is typed, the page releases the holder that it showed when the button was pressed, and nobody else.
+// Once the name is typed, the page releases the holder that it showed when the button was pressed, and nobody else. The
+// outcome shows only in the dialog that asked for it. Closing the dialog ends the wait for a release.
 func TestUI_releasesWhatWasNamed(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
@@ -53,33 +54,27 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Revoke(rig.Bounded(t), q.Holders[0].Lease)
 	require.NoError(t, err)
-	rig.MustLock(t, rig.NewSession(t, client, lease.Options{Owner: "host-c/3"}), name)
+	held := rig.MustLock(t, rig.NewSession(t, client, lease.Options{Owner: "host-c/3"}), name)
 	p.has(t, "#holders", "host-c/3")
 	outcome("now", name, "not held with revision")
 	p.showsTheSame(t, client, name)
 	p.has(t, "#holders", "host-c/3")
-	p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+
+	again := func() {
+		t.Helper()
+		p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+	}
+	again()
 	outcome("ask", name, "It was asked, and releases the lock when its work has ended.")
 	p.has(t, "#log", "asked for the release from a page")
-}
 
-// The outcome of a release shows only in the dialog that asked for it. Closing the dialog ends the wait for a release.
-func TestUI_showsAnOutcomeInItsDialog(t *testing.T) {
-	t.Parallel()
-	addr, client := etcd(t)
-	served, page := startUI(t, addr, "--write")
-	const name = "jobs/nightly"
-	held := rig.MustLock(t, rig.NewSession(t, client, lease.Options{Owner: "host-a/1"}), name)
-	p := open(t, strings.Replace(page, "#", of("", name)+"&", 1))
-	p.has(t, "#holders", "host-a/1")
-	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"), chromedp.Click("input[value=wait]"), chromedp.SendKeys("#typed", name), chromedp.Click("#go"))
-	p.has(t, "#outcome", "waiting …")
-	p.run(t, chromedp.Click("#cancel"), chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
+	again()
+	outcome("wait", name, "waiting …")
+	again()
 	require.Eventually(t, func() bool { return strings.Contains(served.stderr.String(), "canceled") }, patience, time.Millisecond)
 	require.Equal(t, "false ", eval[string](t, p, `document.getElementById("go").disabled + " " + document.getElementById("outcome").textContent`))
 	p.run(t, chromedp.Evaluate[chromedp.Void](`document.getElementById("cancel").click(), document.querySelector("#holders button").click()`)) // at once
-	p.run(t, chromedp.Click("input[value=wait]"), chromedp.SendKeys("#typed", name), chromedp.Click("#go"))
-	p.has(t, "#outcome", "waiting …")
+	outcome("wait", name, "waiting …")
 	require.NoError(t, held.Unlock(rig.Bounded(t)))
 	p.await(t, `/no longer holds|not held/.test(document.getElementById("outcome").textContent)`) // "not held" if Unlock was first
 }
