@@ -97,7 +97,7 @@ func (a *app) ui(ctx context.Context, client *clientv3.Client, u ui) error {
 		go kept.follow(ctx)
 	}
 	h := a.newHub(ctx, client, u, kept)
-	pages := &uiServer{hub: h, write: u.write, local: local, token: token, streams: make(chan struct{}, mostStreams)}
+	pages := &uiServer{hub: h, local: local, token: token, streams: make(chan struct{}, mostStreams)}
 	server := &http.Server{
 		Handler: pages.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
 	}

@@ -21,10 +21,10 @@ const (
 
 // hub reads etcd once for all browsers.
 type hub struct {
+	ui
+
 	app    *app
 	client *clientv3.Client
-	prefix string
-	every  time.Duration
 	trail  *trail // nil without --audit
 
 	ctx context.Context //nolint:containedctx // ends everything that browsers have the hub start
@@ -83,19 +83,15 @@ type listView struct {
 
 // newHub makes a hub, which ends with ctx.
 func (a *app) newHub(ctx context.Context, client *clientv3.Client, u ui, kept *trail) *hub {
-	h := &hub{
-		app: a, client: client, prefix: u.prefix, every: u.every, trail: kept, ctx: ctx, topics: make(map[string]*topic),
-	}
+	h := &hub{ui: u, app: a, client: client, trail: kept, ctx: ctx, topics: make(map[string]*topic)}
 	h.listing.tell()
 	return h
 }
 
 // pause sleeps, or returns false when ctx ends.
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

@@ -30,10 +30,10 @@ const (
 
 // uiServer serves the page and its API.
 type uiServer struct {
-	hub          *hub
-	write, local bool
-	token        string        // empty: the page needs no token
-	streams      chan struct{} // semaphore of mostStreams
+	hub     *hub
+	local   bool
+	token   string        // empty: the page needs no token
+	streams chan struct{} // semaphore of mostStreams
 }
 
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; " +
@@ -130,7 +130,7 @@ func (s *uiServer) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy would hold messages back
 	out := http.NewResponseController(w)
-	about := &setup{s.hub.app.etcd.endpoints, s.hub.prefix, s.write}
+	about := &setup{s.hub.app.etcd.endpoints, s.hub.prefix, s.hub.write}
 	var listed news
 	heart := time.NewTicker(beat)
 	defer heart.Stop()
@@ -166,7 +166,7 @@ func (s *uiServer) release(w http.ResponseWriter, r *http.Request) {
 	var o order
 	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<10))
 	in.DisallowUnknownFields()
-	if !s.write {
+	if !s.hub.write {
 		http.Error(w, "the page is read only: start it with --write", http.StatusForbidden)
 		return
 	}

@@ -24,7 +24,8 @@ func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
 		stderr, writer := io.Pipe()
 		defer func() { require.NoError(t, stderr.Close()) }()
 		h.app.stderr = writer
-		pages := &uiServer{hub: h, write: true, local: true}
+		h.write = true
+		pages := &uiServer{hub: h, local: true}
 		order := fmt.Sprintf(`{"name":"a","typed":"a","mode":"ask","token":%q}`, held.Token())
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/release", strings.NewReader(order))
 		r.Header.Set("X-Leasefence", "1")
