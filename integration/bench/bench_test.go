@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/xml"
 	"io"
@@ -43,7 +44,7 @@ func TestRun_givesFiguresForEachScenario(t *testing.T) {
 	var out bytes.Buffer
 	d := &disk{dir: t.TempDir()}
 	o.disks = []*disk{d}
-	require.NoError(t, o.run(t.Context(), &table{w: io.MultiWriter(&out, t.Output())}))
+	require.NoError(t, o.run(t.Context(), table{bufio.NewWriter(io.MultiWriter(&out, t.Output()))}))
 	require.Len(t, d.results, len(smoked)+1, "hold50000 has two lines")
 	for _, r := range d.results {
 		for who := range roles {

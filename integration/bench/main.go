@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -94,22 +95,22 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return o.run(ctx, &table{w: w})
+	return o.run(ctx, table{bufio.NewWriter(w)})
 }
 
-func (o options) run(ctx context.Context, out *table) error {
+func (o options) run(ctx context.Context, out table) error {
 	for _, d := range o.disks {
 		if err := o.measure(ctx, out, d); err != nil {
 			return err
 		}
 	}
 	out.summary(o.disks)
-	if o.svg == "" {
-		return out.err
+	if err := out.Flush(); err != nil || o.svg == "" {
+		return err
 	}
 	title := fmt.Sprintf("leasefence on etcd %s, %d CPUs for clients and server, a commit takes %s ms",
 		version.Version, runtime.NumCPU(), digits(milliseconds(o.disks[0].commit)))
-	return errors.Join(out.err, os.WriteFile(o.svg, svg(title, bars(o.disks[0].results)), 0o644))
+	return os.WriteFile(o.svg, svg(title, bars(o.disks[0].results)), 0o644)
 }
 
 // disk is a folder, with the results of a server whose data is there.
@@ -119,7 +120,7 @@ type disk struct {
 	results []*result
 }
 
-func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
+func (o options) measure(ctx context.Context, out table, d *disk) (err error) {
 	dir, err := os.MkdirTemp(d.dir, "leasefence-bench-")
 	if err != nil {
 		return err
@@ -144,8 +145,8 @@ func (o options) measure(ctx context.Context, out *table, d *disk) (err error) {
 		for _, r := range results {
 			out.result(r)
 		}
-		if out.err != nil {
-			return out.err
+		if err := out.Flush(); err != nil {
+			return err
 		}
 	}
 	return nil

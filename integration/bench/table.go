@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/xml"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"runtime"
@@ -16,19 +16,12 @@ import (
 
 const rowFormat = "  %-12s %8s %8s %8s %8s %8s %8s %8s %10s %10s %8s\n"
 
-// table writes results as they come. It keeps the writer's first error and writes nothing after that.
-type table struct {
-	w   io.Writer
-	err error
-}
+// table writes results as they come. It is flushed after each; the writer keeps its first error for that.
+type table struct{ *bufio.Writer }
 
-func (t *table) printf(format string, args ...any) {
-	if t.err == nil {
-		_, t.err = fmt.Fprintf(t.w, format, args...)
-	}
-}
+func (t table) printf(format string, args ...any) { _, _ = fmt.Fprintf(t, format, args...) }
 
-func (t *table) head(d *disk) {
+func (t table) head(d *disk) {
 	t.printf("etcd %s, CPUs: %d, Go: %s, data in %s, a commit takes %s ms\n\n",
 		version.Version, runtime.NumCPU(), runtime.Version(), d.dir, digits(milliseconds(d.commit)))
 	t.printf(rowFormat, "per op", "ops/s", "mean ms", "p50 ms", "p99 ms", "requests", "commits", "fsyncs",
@@ -36,7 +29,7 @@ func (t *table) head(d *disk) {
 }
 
 // result writes a row for each contender, its extra figures, and the comparisons.
-func (t *table) result(r *result) {
+func (t table) result(r *result) {
 	t.printf("%s: %s; latency: %s\n", r.title(r.name), r.what, r.unit)
 	for who, rounds := range r.rounds {
 		f := summarize(rounds)
@@ -54,7 +47,7 @@ func (t *table) result(r *result) {
 }
 
 // summary writes a Markdown table that compares the folders, and the number of goals that are met.
-func (t *table) summary(disks []*disk) {
+func (t table) summary(disks []*disk) {
 	t.printf("| what | share of the limit | times the peer |\n|---|---|---|\n")
 	for i, r := range disks[0].results {
 		t.printf("| %s", r.title(r.what))
