@@ -15,10 +15,58 @@ import (
 	"github.com/leasefence/leasefence/fence/httpfence"
 )
 
-// A server that owns its stock, two holders and a reader. The first holder is paused for longer than its lease, and the
-// server refuses the request that it sends when it wakes up. Once a reader's request is accepted, earlier writers are
-// refused. Before the reader's handler answers, it checks that no later writer has come.
+// A server that owns its stock, and two holders. The first is paused for longer than its lease, and the server refuses
+// the request that it sends when it wakes up.
 func Example() {
+	var guard fence.Guard
+	stock := 10
+	fenced, err := httpfence.NewAtomicMiddleware(
+		func(*http.Request) string { return "stock" }, &guard, httpfence.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /claim", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /sell", func(http.ResponseWriter, *http.Request) { stock-- })
+	server := httptest.NewServer(fenced(mux))
+	defer server.Close()
+
+	transport, err := httpfence.NewTransport(nil, strings.TrimPrefix(server.URL, "http://"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: transport}
+	call := func(ctx context.Context, path string) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		return errors.Join(httpfence.ReadError(resp), resp.Body.Close())
+	}
+
+	paused := fence.NewContext(context.Background(), 41) // a lock's context carries its token
+	successor := fence.NewContext(context.Background(), 54)
+	fmt.Println("first:", call(paused, "/sell"))
+	fmt.Println("successor:", call(successor, "/claim"))
+	late := call(paused, "/sell")
+	fmt.Println("first, late:", late)
+	fmt.Println("stop this tenure:", errors.Is(late, fence.ErrStale))
+	fmt.Println("stock:", stock)
+	// Output:
+	// first: <nil>
+	// successor: <nil>
+	// first, late: fence: stale token 41 for "stock": highest seen is 54
+	// stop this tenure: true
+	// stock: 9
+}
+
+// A reader of the stock. Once its request is accepted, earlier writers are refused. Before it answers, it checks that
+// no later writer has come.
+func Example_readers() {
 	var guard fence.Guard
 	var stock atomic.Int64
 	stock.Store(10)
@@ -28,7 +76,6 @@ func Example() {
 		log.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /claim", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /sell", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "%d left", stock.Add(-1))
 	})
@@ -48,41 +95,33 @@ func Example() {
 		log.Fatal(err)
 	}
 	client := &http.Client{Transport: transport}
-	call := func(ctx context.Context, method, path string) (string, error) {
+	call := func(ctx context.Context, method, path string) string {
 		r, err := http.NewRequestWithContext(ctx, method, server.URL+path, nil)
 		if err != nil {
-			return "", err
+			return err.Error()
 		}
 		resp, err := client.Do(r)
 		if err != nil {
-			return "", err
+			return err.Error()
 		}
 		refusal := httpfence.ReadError(resp)
 		body, err := io.ReadAll(resp.Body)
-		return string(body), errors.Join(refusal, err, resp.Body.Close())
+		if err := errors.Join(refusal, err, resp.Body.Close()); err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(resp.StatusCode, " ", string(body))
 	}
 
-	paused := fence.NewContext(context.Background(), 41) // a lock's context carries its token
-	successor := fence.NewContext(context.Background(), 54)
-	reader := fence.NewReadContext(context.Background(), 60) // as that of a read lock
-	fmt.Println(call(paused, http.MethodPost, "/sell"))
-	_, err = call(successor, http.MethodPost, "/claim")
-	fmt.Println("successor claims:", err)
-	_, late := call(paused, http.MethodPost, "/sell")
-	fmt.Println("first, late:", late)
-	fmt.Println("stop this tenure:", errors.Is(late, fence.ErrStale))
-	fmt.Println(call(reader, http.MethodGet, "/left"))
-	_, late = call(successor, http.MethodPost, "/sell")
-	fmt.Println("successor, late:", late)
-	_, err = call(reader, http.MethodPost, "/sell")
-	fmt.Println("reader that writes:", err)
+	paused := fence.NewContext(context.Background(), 41)
+	reader := fence.NewReadContext(context.Background(), 54) // the context of a read lock carries its token
+	fmt.Println("writer:", call(paused, http.MethodPost, "/sell"))
+	fmt.Println("reader:", call(reader, http.MethodGet, "/left"))
+	fmt.Println("writer, late:", call(paused, http.MethodPost, "/sell"))
+	fmt.Println("reader that writes:", call(reader, http.MethodPost, "/sell"))
 	// Output:
-	// 9 left <nil>
-	// successor claims: <nil>
-	// first, late: fence: stale token 41 for "stock": highest seen is 54
-	// stop this tenure: true
-	// 9 left <nil>
-	// successor, late: fence: stale token 54 for "stock": highest seen of a reader is 60
+	// writer: 200 9 left
+	// reader: 200 9 left
+	// writer, late: fence: stale token 41 for "stock": highest seen of a reader is 54
 	// reader that writes: httpfence: no fencing token: refused with status 428
 }
 
