@@ -38,9 +38,9 @@ func (s *script) Uint64() uint64 {
 
 // Readers, writers and candidates of two processes come, wait, try, leave, give up and are passed over. An operator
 // deletes, writes and displaces their keys, and there are keys that are no contenders. In every second script watches
-// break, hang, come late, lag and are compacted, and requests and answers are lost. Nobody is granted while an older contender excludes
-// it. Everybody is once none does: at once, or when the faults are over. Who only tries gets in if nobody excludes it. The
-// guards report what the operator does, and nothing else.
+// break, hang, come late, lag and are compacted, and requests and answers are lost. Nobody is granted while an older
+// contender excludes it. Everybody is once none does: at once, or when the faults are over. Who only tries gets in if
+// nobody excludes it. The guards report what the operator does, and nothing else.
 func FuzzQueue_Await(f *testing.F) {
 	f.Add([]byte{})
 	seeds := uint64(400)

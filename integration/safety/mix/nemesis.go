@@ -24,7 +24,7 @@ type kind struct {
 type class struct {
 	name     string
 	slots    int
-	share    int // of the clients, that belongs to the first slot; see ofShare
+	share    int // the first slot's; see onClient and onHolder
 	from, to int // shortest and longest pause between two faults of a slot, in ms
 	kinds    []kind
 }
@@ -107,7 +107,7 @@ type strike struct {
 	ctx      context.Context //nolint:containedctx // of the round
 	rng      *rand.Rand
 	kind     string
-	share    int           // its slot's; see ofShare
+	share    int           // its slot's
 	begun    history.Event // zero: it has not begun
 	revision int64         // for the heal event
 }
@@ -125,11 +125,6 @@ func (s *strike) heal(hit bool) {
 		s.tape.Record(e)
 	}
 	s.report.strike(s.kind, hit)
-}
-
-// ofShare picks one of all, of those that belong to the slot: every third.
-func ofShare[T any](s *strike, all []T) T {
-	return all[s.share+3*s.rng.IntN((len(all)-s.share+2)/3)]
 }
 
 // asks makes a request to etcd and reports whether it has succeeded within 3 s.

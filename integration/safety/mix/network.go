@@ -32,10 +32,12 @@ func networkFaults() []kind {
 	}
 }
 
-// onClient injects a fault at a client of the slot's share, so that two faults do not undo each other.
+// onClient injects a fault at a client of the slot's share: every third, others in each round. So two faults do not undo
+// each other.
 func onClient(do func(*strike, *client) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		c := ofShare(s, s.clients)
+		first := (s.share + s.round.number) % 3
+		c := s.clients[first+3*s.rng.IntN((len(s.clients)-first+2)/3)]
 		s.begin(c.name)
 		return do(s, c)
 	}

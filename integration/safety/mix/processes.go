@@ -17,10 +17,10 @@ func processFaults() []kind {
 	}
 }
 
-// onHolder injects a fault at a client's process of the slot's share. It waits until the process holds a lock.
+// onHolder injects a fault at the slot's client that is a process. It waits until the process holds a lock.
 func onHolder(do func(*strike, *berth) bool) func(*strike) bool {
 	return func(s *strike) bool {
-		b := ofShare(s, s.round.berths)
+		b := s.round.berths[s.share]
 		for ; s.ctx.Err() == nil; sleep(s.ctx, time.Millisecond) {
 			if len(s.tape.held(b.holder)) > 0 {
 				s.begin(b.holder)

@@ -76,8 +76,8 @@ func leftGoroutines(ctx context.Context) (left []string) {
 	return left
 }
 
-// connect returns a client of etcd. Its Close at the end of the test may hang: if a watch was refused while its stream ended,
-// a stream of etcd's client 3.7.3 waits for a goroutine that waits for the stream. So nobody waits for it.
+// connect returns a client of etcd. Its Close at the end of the test may hang: if a watch was refused while its stream
+// ended, a stream of etcd's client 3.7.3 waits for a goroutine that waits for the stream. So nobody waits for it.
 func (r *run) connect(endpoints []string, opts ...etcdtest.ClientOption) *clientv3.Client {
 	return etcdtest.NewClient(unawaited{r.tb}, endpoints, opts...)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
-// tape writes the history of a run, one file for each round. Between two rounds events are dropped. The numbers that it gives out are unique in the run:
-// clients' processes have their own ranges above them. It also knows who holds what.
+// tape writes the history of a run, one file for each round. Between two rounds events are dropped. The numbers that it
+// gives out are unique in the run: clients' processes have their own ranges above them. It also knows who holds what.
 type tape struct {
 	*history.Recorder
 
