@@ -41,7 +41,7 @@ func TestQuickstart_refusesTheStaleWrite(t *testing.T) {
 // expires before its worker has the lock.
 func token(t *testing.T, text, worker string) string {
 	t.Helper()
-	found := regexp.MustCompile(` `+worker+` +INFO has the lock token=(\d+)\n`).FindStringSubmatch(text)
+	found := regexp.MustCompile(` ` + worker + ` +INFO has the lock token=(\d+)\n`).FindStringSubmatch(text)
 	require.NotNil(t, found)
 	return found[1]
 }
