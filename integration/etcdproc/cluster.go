@@ -175,10 +175,10 @@ func (c *Cluster) eachLink(p *Process, method string) error {
 // Stall makes the server stop applying committed entries, until GoOn. The server still votes, commits and, as a leader,
 // proposes. Its clients' requests wait; once 5,000 entries wait to be applied, it refuses requests with "too many
 // requests".
-func (p *Process) Stall() error { return p.call("Stall", true) }
+func (p *Process) Stall() error { return p.call("Stall", struct{}{}) }
 
 // GoOn undoes Stall.
-func (p *Process) GoOn() error { return p.call("Stall", false) }
+func (p *Process) GoOn() error { return p.call("GoOn", struct{}{}) }
 
 // SlowDisk makes each sync of the server's log take longer by d, until the server restarts.
 func (p *Process) SlowDisk(d time.Duration) error { return p.call("Slow", d) }

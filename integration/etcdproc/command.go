@@ -1,6 +1,7 @@
 package etcdproc
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/rpc"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/backend"
 	_ "go.etcd.io/etcd/server/v3/storage/wal" // has the variable, and sets it before init below
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -22,7 +24,10 @@ import (
 )
 
 // control is what the program may do to its server, by calls over the standard input and output of the server's process.
-type control struct{ server *embed.Etcd }
+type control struct {
+	server  *embed.Etcd
+	stalled chan backend.BatchTx // has the transaction that Stall has locked
+}
 
 // Cut drops all messages to and from another member. Mend undoes that.
 func (c *control) Cut(member string, _ *struct{}) error {
@@ -44,15 +49,24 @@ func (c *control) peer(name string, do func(types.ID)) error {
 	return fmt.Errorf("no member %q", name)
 }
 
-// Stall takes the lock of the server's backend, so that nothing is applied, or gives it back.
-func (c *control) Stall(on bool, _ *struct{}) error {
+// Stall takes the lock of the server's backend, so that nothing is applied.
+func (c *control) Stall(struct{}, *struct{}) error {
 	tx := c.server.Server.Backend().BatchTx()
-	if on {
-		tx.Lock()
-	} else {
-		tx.Unlock()
-	}
+	tx.Lock()
+	c.stalled <- tx
 	return nil
+}
+
+// GoOn gives the lock back. It must not ask the server for its backend: while a defragmentation waits for the lock, the
+// server gives nobody the backend.
+func (c *control) GoOn(struct{}, *struct{}) error {
+	select {
+	case tx := <-c.stalled:
+		tx.Unlock()
+		return nil
+	default:
+		return errors.New("it is not stalled")
+	}
 }
 
 // Slow makes each sync of the log take longer.
@@ -126,7 +140,7 @@ func serve(m Member) error {
 		return fmt.Errorf("etcdproc: server %s is not ready in %s; it needs a majority to start", m.Name, readyTimeout)
 	}
 	calls := rpc.NewServer()
-	if err := calls.RegisterName("control", &control{server}); err != nil {
+	if err := calls.RegisterName("control", &control{server, make(chan backend.BatchTx, 1)}); err != nil {
 		return err
 	}
 	calls.ServeConn(pipes{os.Stdin, os.Stdout})
