@@ -198,7 +198,8 @@ func (m *mutex) Err() error         { return m.live(m) }
 func (m *mutex) Context() context.Context { return context.Background() }
 
 func (m *mutex) hasKey() error {
-	resp, err := m.etcd.Txn(m.session.Ctx()).If(m.owned).Commit()
+	// With a read: a member answers a transaction without operations from its own state, which may be old.
+	resp, err := m.etcd.Txn(m.session.Ctx()).If(m.owned).Else(clientv3.OpGet(m.Key())).Commit()
 	if err == nil && !resp.Succeeded {
 		err = errors.New("the key is gone")
 	}
@@ -260,9 +261,10 @@ func (w *worker) ask(stop <-chan struct{}, op int64, h *held, by history.Verb) {
 	}
 }
 
-// awaitEnd waits until all handles have ended, for at most a TTL and 2 s.
+// awaitEnd waits until all handles have ended, for at most five TTLs: the checkers excuse a handle that ends late for as
+// long as commits are slow, and a TTL more.
 func (s *strike) awaitEnd(all ...*held) {
-	ctx, cancel := context.WithTimeout(s.ctx, ttl+2*time.Second)
+	ctx, cancel := context.WithTimeout(s.ctx, 5*ttl)
 	defer cancel()
 	for _, h := range all {
 		select {
