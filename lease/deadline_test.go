@@ -107,3 +107,41 @@ func TestLock_lossCarriesTheLastFailure(t *testing.T) {
 		})
 	}
 }
+
+// An answer after the deadline changes nothing for the handles; the session takes a new lease.
+func TestLock_isNotRevivedByALateAnswer(t *testing.T) {
+	for name, fault := range map[string]fakeetcd.Fault{
+		"answer at the deadline":  {After: usable - third},
+		"answer 1ns after":        {After: usable - third + 1},
+		"answer 100ms after":      {After: usable - third + 100*time.Millisecond},
+		"request at the deadline": {Before: usable - third, Late: true},
+		"request just before it":  {Before: usable - third - 1, After: 2, Late: true},
+		"request 100ms after":     {Before: usable - third + 100*time.Millisecond, Late: true},
+		"request an hour after":   {Before: time.Hour, Late: true},
+	} {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			old := e.s.Status().LeaseID
+			l := e.lock(t, "a")
+			end := e.ended(l)
+			fault.Times = 1
+			e.c.Inject(fakeetcd.KeepAliveOnce, fault)
+			restore := e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
+			require.Equal(t, usable, receive(t, end))
+			restore()
+			e.at(usable + 200*time.Millisecond)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, lease.StateLost, e.s.Status().State)
+
+			again := e.lock(t, "b")
+			require.NotEqual(t, old, e.s.Status().LeaseID)
+			require.Equal(t, lease.StateHeld, e.s.Status().State)
+			require.Greater(t, again.Token(), l.Token())
+			requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
+			requireLive(t, again)
+			e.at(2 * time.Hour)
+			requireLive(t, again)
+			requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
+			require.Equal(t, []string{again.Key()}, e.keys(""))
+		})
+	}
+}
