@@ -48,7 +48,7 @@ func (b bug) in(v semver.Version) bool {
 
 // judge makes the finding on a server's version.
 func judge(text string) finding {
-	f := ok("version", "etcd %s", text)
+	f := passed("version", "etcd %s", text)
 	v, err := semver.NewVersion(text)
 	switch {
 	case err != nil || v.Major != 3:

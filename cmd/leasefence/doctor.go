@@ -60,7 +60,7 @@ type finding struct {
 	Run      []string `json:"run,omitempty"` // commands for it, for a POSIX shell
 }
 
-func ok(check, format string, args ...any) finding {
+func passed(check, format string, args ...any) finding {
 	return finding{Level: levelOK, Check: check, Says: fmt.Sprintf(format, args...)}
 }
 

@@ -21,7 +21,7 @@ func (d *doctor) alarms(ctx context.Context) error {
 		return err
 	}
 	if len(resp.Alarms) == 0 {
-		d.add(ok("alarms", "there are none"))
+		d.add(passed("alarms", "there are none"))
 	}
 	for _, alarm := range resp.Alarms {
 		do := "Read etcd's documentation on corruption before you write anything."
@@ -40,7 +40,7 @@ func (d *doctor) smallestTTL(ctx context.Context) error {
 	}
 	_, _ = d.client.Revoke(ctx, granted.ID) // if this fails, the lease expires soon
 	least := time.Duration(granted.TTL) * time.Second
-	f := ok("smallest TTL", "%v is the smallest that etcd grants", least)
+	f := passed("smallest TTL", "%v is the smallest that etcd grants", least)
 	if least > d.ttl {
 		f.Level = levelWarn
 		f.Says += fmt.Sprintf(": when a holder dies, its locks stay held for that long, not for %v", d.ttl)
@@ -56,7 +56,7 @@ func (d *doctor) authentication(ctx context.Context) error {
 	case err != nil:
 		return err
 	case status.Enabled:
-		d.add(ok("authentication", "it is on"))
+		d.add(passed("authentication", "it is on"))
 	default:
 		d.add(warn("authentication", "it is off: everybody who can reach etcd may take and end every lock",
 			"Give each service a user with permission on its prefix, as SECURITY.md shows, or make sure that nobody else can reach etcd."))
@@ -86,7 +86,7 @@ func (d *doctor) permission(what string, err error) error {
 	case err != nil:
 		return err
 	default:
-		d.add(ok("permissions", "%s may %s %s", d.user(), what, d.below()))
+		d.add(passed("permissions", "%s may %s %s", d.user(), what, d.below()))
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (d *doctor) leases(ctx context.Context, found found) error {
 	for _, keys := range found.held {
 		most = max(most, len(keys))
 	}
-	f := ok("leases", "%d in etcd; %d hold or wait for something here, with %d keys, at most %d on one",
+	f := passed("leases", "%d in etcd; %d hold or wait for something here, with %d keys, at most %d on one",
 		len(resp.Leases), len(found.held), found.keys, most)
 	switch {
 	case most > manyOnALease:
@@ -225,7 +225,7 @@ func (d *doctor) kept(ctx context.Context, kv *mvccpb.KeyValue) finding {
 
 func (d *doctor) strays(found found) {
 	if found.strays == 0 {
-		d.add(ok("stray keys", "there are none"))
+		d.add(passed("stray keys", "there are none"))
 		return
 	}
 	names, commands := make([]string, len(found.examples)), make([]string, len(found.examples))

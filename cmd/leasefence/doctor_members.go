@@ -84,7 +84,7 @@ func (d *doctor) oneCluster() {
 
 // size makes the finding on a member's database. Quota is 0 if the server does not report it, as before etcd 3.6.
 func size(all, used, quota int64) finding {
-	f := ok("size", "the database has %s, %s of them in use", amount(all), amount(used))
+	f := passed("size", "the database has %s, %s of them in use", amount(all), amount(used))
 	if quota <= 0 {
 		const byDefault = 2 << 30
 		if quota = byDefault; all < quota/2 {
@@ -164,7 +164,7 @@ func (d *doctor) timeCommits(ctx context.Context, conn *grpc.ClientConn) (times 
 func speed(times []time.Duration, ttl time.Duration) finding {
 	slices.Sort(times)
 	median, most := times[len(times)/2], times[len(times)-1]
-	f := ok("commits", "the median of %d is %v, the slowest %v; a tenth of the TTL is %v", len(times), round(median), round(most), ttl/10)
+	f := passed("commits", "the median of %d is %v, the slowest %v; a tenth of the TTL is %v", len(times), round(median), round(most), ttl/10)
 	if median <= ttl/10 {
 		return f
 	}
