@@ -33,7 +33,7 @@ var plants = []mutant{
 	{"Do releases before its function has returned", "lease/do.go", "\tdefer done()\n{+\tdefer context.AfterFunc(ctx, func() { _ = l.finish(ctx) })()\n+}", byMix},
 	// Flat transactions have no plant: there all comparisons hold, and what a transaction reads is read again before it is
 	// used.
-	{"one of 200 transactions in a shared commit gets the result of its neighbour", "internal/etcd/carry.go", "\t\t\tResponses: nested.Responses,\n\t\t}\n{+\t\tif i > 0 && !results[i].Succeeded && results[i-1].Succeeded && len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n+}\t}\n", byMix},
+	{"one of 200 transactions in a shared commit gets the result of its neighbour", "internal/etcd/lane.go", "\t\t\tResponses: nested.Responses,\n\t\t}\n{+\t\tif i > 0 && !results[i].Succeeded && results[i-1].Succeeded && len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n+}\t}\n", byMix},
 	{"callers of a session are served in reverse", "lease/turn.go", "t.order[c.name] = [-append(order-]{+slices.Insert(order, min(len(order), 1)+}, c)", byMix},
 	{"a guard accepts the token just below its mark", "fence/mark.go", "case b.Token < m.write{+-1+}:", byMix},
 	{"a guard does not check again after a wait", "fence/mark.go", "if err := m.raise(resource, b); [-err != nil || -]fn == nil {", byMix},

@@ -271,13 +271,11 @@ var queueMutants = table{
 			killer{inEtcd, "TestLine_answersThatCross", `require.Equal(t, [][2]int64{{rev, rev + 1}}, seen)`},
 		},
 	},
-	"internal/etcd/call.go": {
+	"internal/etcd/attempt.go": {
 		"Do: hedges a request that was refused": {
 			"[-if !Refused(err) && !TooMuch(err) { // else an endpoint has answered\n\t\t\tcopies = min(copies+1, c.endpoints())\n\t\t}-]{+copies = min(copies+1, c.endpoints())+}",
 			killer{inEtcd, "TestDo_copies/not_sent", `require.Equal(t, tc.want, got)`},
 		},
-	},
-	"internal/etcd/attempt.go": {
 		"Txn: among hedged requests, a refusal counts more than an unknown outcome": {
 			"(final(o.err) || Refused([-best-]{+o+}.err))",
 			killer{inEtcd, "TestTxn_firstAnswerOfTheCopies/one_unknown,_two_are_refused", `require.ErrorContains(t, err, tc.err.Error())`},

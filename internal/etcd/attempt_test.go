@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -139,6 +140,182 @@ func TestSend_beside(t *testing.T) {
 			require.Equal(t, tc.fails, err != nil, "%v", err)
 			require.Equal(t, tc.at, e.now())
 			require.Len(t, e.c.Calls(fakeetcd.Get), tc.sent)
+		})
+	}
+}
+
+func TestBackoff_bounds(t *testing.T) {
+	var b etcd.Backoff
+	for range 3 {
+		for _, longest := range []int64{25, 50, 100, 200, 400, 800, 1000, 1000, 1000} {
+			d := b.Next()
+			require.LessOrEqual(t, d, time.Duration(longest)*time.Millisecond)
+			require.GreaterOrEqual(t, d, time.Duration(longest)*time.Millisecond/2)
+		}
+		b.Reset()
+	}
+	seen := make(map[time.Duration]bool)
+	for range 1000 { // no overflow, and different pauses
+		d := b.Next()
+		require.Positive(t, d)
+		seen[d] = true
+	}
+	require.Greater(t, len(seen), 500)
+}
+
+// Short first attempts leave an endpoint that does not answer; longer ones later allow for a slow network.
+func TestDo_attemptsGetMoreTime(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		seconds := []int{1, 2, 2, 2, 4, 4, 4, 8, 8, 8, 8, 8}
+		n := 0
+		require.NoError(t, e.conn.Do(t.Context(), time.Second, func(a *etcd.Attempt) error {
+			began := time.Now()
+			<-a.Context().Done()
+			got := time.Since(began)
+			most := time.Duration(seconds[n]) * time.Second
+			require.LessOrEqual(t, got, most)
+			require.GreaterOrEqual(t, got, most/2)
+			if n == 0 {
+				require.Equal(t, time.Second, got)
+			}
+			if n++; n == len(seconds) {
+				return nil
+			}
+			return a.Context().Err()
+		}))
+	})
+}
+
+// While ends with either of its contexts. The error is that one's cause, and contains the last attempt's failure only as
+// text. An attempt's own time-out does not show in it.
+func TestWhile_endsWithEitherContext(t *testing.T) {
+	mine, lost := errors.New("mine"), errors.New("lost")
+	hang := func(a *etcd.Attempt) error { <-a.Context().Done(); return a.Context().Err() }
+	fail := func(*etcd.Attempt) error { return rpctypes.ErrNoLeader }
+	for name, tc := range map[string]struct {
+		first, then func(*etcd.Attempt) error
+		failure     string
+	}{
+		"after a failure":   {fail, hang, " (last attempt: etcdserver: no leader)"},
+		"during an attempt": {hang, hang, ""},
+		"during a pause":    {fail, fail, " (last attempt: etcdserver: no leader)"},
+	} {
+		for _, ends := range []error{mine, lost} {
+			bubbleOf(t, name+", "+ends.Error(), func(t *testing.T, e *env) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				life, end := context.WithCancelCause(t.Context())
+				defer end(nil)
+				time.AfterFunc(5300*time.Millisecond, func() { map[error]context.CancelCauseFunc{mine: cancel, lost: end}[ends](ends) })
+				do := tc.first
+				_, err := e.conn.While(ctx, life, 2*time.Second, func(a *etcd.Attempt) error {
+					now := do
+					do = tc.then
+					return now(a)
+				})
+				require.EqualError(t, err, ends.Error()+tc.failure)
+				require.ErrorIs(t, err, ends)
+				require.NotErrorIs(t, err, context.Canceled)
+				require.NotErrorIs(t, err, rpctypes.ErrNoLeader)
+				require.Equal(t, 5300*time.Millisecond, e.now())
+
+				_, err = e.conn.While(ctx, life, time.Second, func(*etcd.Attempt) error {
+					require.Fail(t, "called")
+					return nil
+				})
+				require.ErrorIs(t, err, ends, "the context had already ended")
+			})
+		}
+	}
+}
+
+// Late reports whether the request may have been carried out, however the last attempt ended.
+func TestWhile_late(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fails []error // of the attempts before the last
+		last  error
+		late  bool
+	}{
+		"done at once":            {nil, nil, false},
+		"refused":                 {nil, rpctypes.ErrPermissionDenied, false},
+		"refused, then done":      {[]error{rpctypes.ErrTooManyRequests, etcd.ErrNotSent}, nil, false},
+		"unknown, then done":      {[]error{rpctypes.ErrNoLeader}, nil, true},
+		"unknown, then refused":   {[]error{rpctypes.ErrNoLeader, rpctypes.ErrTooManyRequests}, rpctypes.ErrPermissionDenied, true},
+		"no space, then not done": {[]error{rpctypes.ErrNoSpace}, etcd.ErrNotDone, true},
+		"unknown and final":       {nil, errors.New("x"), true},
+	} {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			fails := append(tc.fails, tc.last)
+			late, err := e.conn.While(t.Context(), t.Context(), time.Second, func(*etcd.Attempt) error {
+				fail := fails[0]
+				fails = fails[1:]
+				return fail
+			})
+			require.Equal(t, tc.last, err)
+			require.Equal(t, tc.late, late)
+			require.Empty(t, fails)
+		})
+	}
+}
+
+// Only a part that is refused because of some of its keys is sent again in smaller parts.
+func TestInParts(t *testing.T) {
+	list := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+	for name, tc := range map[string]struct {
+		refuse   func(part []int) error
+		refusals int
+		sent     []int // sizes of the parts
+		failed   []int
+	}{
+		"all goes well": {sent: []int{4, 4, 2}},
+		"a key is forbidden": {
+			refuse: func(part []int) error {
+				if slices.Contains(part, 5) {
+					return rpctypes.ErrPermissionDenied
+				}
+				return nil
+			},
+			refusals: math.MaxInt,
+			sent:     []int{4, 4, 2, 1, 2, 1, 1, 2, 1}, failed: []int{5},
+		},
+		"all are forbidden": {
+			refuse:   func([]int) error { return rpctypes.ErrPermissionDenied },
+			refusals: 3, sent: []int{4, 2, 1}, failed: list,
+		},
+		"the server takes fewer": {
+			refuse: func(part []int) error {
+				if len(part) > 3 {
+					return rpctypes.ErrTooManyOps
+				}
+				return nil
+			},
+			refusals: 1, sent: []int{4, 2, 2, 2, 2, 2},
+		},
+		"the password is wrong": {
+			refuse:   func([]int) error { return rpctypes.ErrAuthFailed },
+			refusals: math.MaxInt, sent: []int{4}, failed: list,
+		},
+		"nobody answers": {
+			refuse:   func([]int) error { return rpctypes.ErrNoLeader },
+			refusals: math.MaxInt, sent: []int{4}, failed: list,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sent, done []int
+			failed, err := etcd.InParts(list, 4, tc.refusals, func(part []int) error {
+				sent = append(sent, len(part))
+				if tc.refuse != nil {
+					if err := tc.refuse(part); err != nil {
+						return err
+					}
+				}
+				done = append(done, part...)
+				return nil
+			})
+			require.Equal(t, tc.failed, failed)
+			require.Equal(t, tc.failed != nil, err != nil)
+			require.Equal(t, tc.sent, sent)
+			require.ElementsMatch(t, list, append(done, failed...))
 		})
 	}
 }

@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"context"
+	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,29 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/namespace"
 )
+
+// For the tests in package etcd_test.
+
+// Copies is the number of copies of each request.
+func (a *Attempt) Copies() int { return a.copies }
+
+// WithCopies makes the attempt send n copies.
+func (a *Attempt) WithCopies(n int) *Attempt {
+	a.copies = n
+	return a
+}
+
+// Registered counts the contexts and functions that wait for the end of ctx, made by [context.WithCancel], or of the
+// present stream.
+func (s *Streams) Registered(ctx context.Context) (n int) {
+	for _, ctx := range []context.Context{ctx, s.stream.life} {
+		n += reflect.ValueOf(ctx).Elem().FieldByName("children").Len()
+	}
+	return n
+}
+
+// Dialed reports whether s has made a connection of its own.
+func (s *KeepAlive) Dialed() bool { return s.own != nil }
 
 // If other goroutines compute on all processors, each yield takes long, so gather yields only a few times.
 func TestLine_gather_whereOthersCompute(t *testing.T) {
@@ -96,4 +121,18 @@ func TestRawOf(t *testing.T) {
 	without := clientv3.NewCtxClient(t.Context())
 	without.KV = clientv3.NewKVFromKVClient(&wrapped{}, without)
 	require.Nil(t, rawOf(without))
+}
+
+// A probe tries each observer's prefix as often as another's: one whose permission is gone learns it as soon as any.
+func TestLookout_probesAllPrefixesAlike(t *testing.T) {
+	t.Parallel()
+	l := &Lookout{Conn: &Conn{shared: new(shared)}, looks: map[*Look]struct{}{{Prefix: "a/"}: {}, {Prefix: "b/"}: {}, {Prefix: "c/"}: {}}}
+	probed := map[string]int{}
+	for range 30_000 {
+		prefix, _ := l.furthest()
+		probed[prefix]++
+	}
+	for _, prefix := range []string{"a/", "b/", "c/"} {
+		require.InDelta(t, 10_000, probed[prefix], 1000, prefix)
+	}
 }
