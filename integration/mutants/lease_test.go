@@ -23,7 +23,7 @@ var leaseMutants = table{
 			killer{inLease, "TestRelease_waits_keyWithoutItsLease", `looking.Client, "a", wait), context.DeadlineExceeded)`},
 		},
 	},
-	"internal/queue/asked.go": {
+	"internal/queue/key.go": {
 		"Release: asks a later holder": {
 			`[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "[-=", kv.ModRevision-]{+!=", 0+})}`,
 			killer{inLease, "TestRelease_leavesTheNextHolder/asked", `Keys("a/")[0].Version)`},

@@ -68,6 +68,10 @@ var queueMutants = table{
 			"a.Txn([-[]clientv3.Cmp{e.Held()}-]{+nil+}, reads, nil)",
 			killer{inQueue, "TestQueue_Await_ownKeyIsGone", `queue.ErrGone`},
 		},
+		"Await: a wait does not mark the queue as contended": {
+			"q.[-left, q.brisk = contendedLasts,-]{+brisk =+} brisk",
+			killer{inQueue, "TestQueue_Await_keptWatchAfterHandOver", `require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)`},
+		},
 	},
 	"internal/queue/enter.go": {
 		"a reader's retry enters a second time": {
@@ -102,8 +106,6 @@ var queueMutants = table{
 			"[-kv.Lease == int64(e.Lease) && kv.CreateRevision > e.After && Text(kv) == value-]{+false+}",
 			killer{inQueue, "TestQueue_requestSentTwice", `require.NoError(t, err, "the key is its own")`},
 		},
-	},
-	"internal/queue/set.go": {
 		"TryRLock takes another reader for the holder": {
 			"q.[-oldest(a, e.outside()-]{+Owner(a, e.Prefix+})",
 			killer{inQueue, "FuzzQueue_Await", `require.Equal(q.t, excluding.Key, string(owner.Key), "the oldest one")`},
@@ -216,8 +218,6 @@ var queueMutants = table{
 			"case [-!Contends(prefix, ev.Kv)-]{+false+}:",
 			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
 		},
-	},
-	"internal/queue/watch.go": {
 		"Await: a kept watch is used without a time limit": {
 			"w.timer.[-Reset(shortWait-]{+Stop(+})",
 			killer{inQueue, "TestQueue_Await_keptWatchOfALongWait", `require.Len(t, e.c.Calls(fakeetcd.Watch), watches+1)`},
@@ -249,12 +249,6 @@ var queueMutants = table{
 		"Await: keeps watches for as long as the lease lives": {
 			"w.timer.[-Reset(keptFor-]{+Stop(+})",
 			killer{inQueue, "TestQueue_Await_keptWatch", `require.Zero(t, e.srv.Watchers(), "it is not kept for ever")`},
-		},
-	},
-	"internal/queue/contended.go": {
-		"Await: a wait does not mark the queue as contended": {
-			"q.[-left, q.brisk = contendedLasts,-]{+brisk =+} brisk",
-			killer{inQueue, "TestQueue_Await_keptWatchAfterHandOver", `require.Equal(t, []int{1, 0}, []int{requests, watches}, "round %d", round)`},
 		},
 	},
 	"internal/etcd/line.go": {

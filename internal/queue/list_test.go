@@ -3,7 +3,6 @@ package queue_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,29 +14,6 @@ import (
 
 // requests is the number of requests that e's client has sent, watches included.
 func (e *env) requests() int { return len(e.c.Calls(fakeetcd.Any)) }
-
-// In a long queue the waiter waits for the end of the last key but one, and reads the queue then, a turn early. So
-// the end of the last key is its turn without another request.
-func TestQueue_Await_readsATurnEarly(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		other := e.another(t)
-		first, second, third := other.enter(t, "1"), other.enter(t, "2"), other.enter(t, "3")
-		fourth := e.enter(t, "4")
-		four := e.await(t.Context(), fourth)
-		before := e.requests()
-		other.leave(t, first)
-		e.at(time.Second)
-		require.Equal(t, before, e.requests())
-		other.leave(t, second)
-		synctest.Wait()
-		require.Equal(t, before+2, e.requests(), "a watch on the last, and a read under it")
-		requirePending(t, four)
-		before = e.requests()
-		other.leave(t, third)
-		require.NoError(t, receive(t, four).err)
-		require.Equal(t, before, e.requests())
-	})
-}
 
 // Once keys of nested names have been seen, they are read without their values, not in the order of creation, and not
 // compared; and most of them are skipped.
