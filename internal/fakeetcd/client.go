@@ -6,13 +6,12 @@ import (
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // ErrNotSupported is returned by the calls that the fake does not have.
@@ -240,3 +239,106 @@ func (unsupportedConn) Invoke(context.Context, string, any, any, ...grpc.CallOpt
 func (unsupportedConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, ErrNotSupported
 }
+
+// inbox holds the messages that the server has sent on a stream and the client has not received. The server's mutex
+// guards it.
+type inbox[T any] struct {
+	c     *Client
+	items []item[T]
+	err   error         // the end of the stream
+	lost  bool          // no further messages get through, only the end
+	wake  chan struct{} // of capacity 1: wakes the one reader
+}
+
+type item[T any] struct {
+	msg *T
+	due time.Time // when it arrives
+}
+
+// push sends a message that is under way for d. The stream keeps the order, so a message also waits for those before
+// it.
+func (in *inbox[T]) push(msg *T, d time.Duration) {
+	if in.ended() || in.lost {
+		return
+	}
+	in.items = append(in.items, item[T]{msg, time.Now().Add(d)})
+	in.signal()
+}
+
+func (in *inbox[T]) fail(err error) {
+	if in.ended() {
+		return
+	}
+	in.items, in.err = nil, err
+	in.signal()
+}
+
+func (in *inbox[T]) ended() bool { return in.err != nil }
+
+func (in *inbox[T]) signal() {
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next returns what can be received now, or nil and what to wait for: the end of a cut, or a duration (0: neither).
+func (in *inbox[T]) next() (got *outcome[T], restored <-chan struct{}, due time.Duration) {
+	in.c.srv.mu.Lock()
+	defer in.c.srv.mu.Unlock()
+	switch {
+	case in.c.cut:
+		return nil, in.c.restored, 0
+	case in.ended():
+		return &outcome[T]{err: in.err}, nil, 0
+	case len(in.items) == 0:
+		return nil, nil, 0
+	}
+	if d := time.Until(in.items[0].due); d > 0 {
+		return nil, nil, d
+	}
+	msg := in.items[0].msg
+	in.items = in.items[1:]
+	return &outcome[T]{msg: msg}, nil, 0
+}
+
+func (in *inbox[T]) recv(ctx context.Context) (*T, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, status.FromContextError(err).Err()
+		}
+		got, restored, due := in.next()
+		if got != nil {
+			return got.msg, got.err
+		}
+		var timer <-chan time.Time
+		if due > 0 {
+			timer = time.After(due)
+		}
+		select {
+		case <-in.wake:
+		case <-restored:
+		case <-timer:
+		case <-ctx.Done():
+		case <-in.c.life.Done():
+			return nil, errClosing
+		}
+	}
+}
+
+// stream is the client's end of a gRPC stream, without Send.
+type stream[T any] struct {
+	grpc.ClientStream // nil: its other methods are not used
+
+	ctx context.Context //nolint:containedctx // grpc.ClientStream returns it from Context
+	c   *Client
+	in  inbox[T]
+}
+
+func newStream[T any](ctx context.Context, c *Client) stream[T] {
+	return stream[T]{ctx: ctx, c: c, in: inbox[T]{c: c, wake: make(chan struct{}, 1)}}
+}
+
+func (s *stream[T]) Recv() (*T, error)        { return s.in.recv(s.ctx) }
+func (s *stream[T]) Context() context.Context { return s.ctx }
+func (s *stream[T]) CloseSend() error         { return nil }

@@ -1,14 +1,84 @@
 package fakeetcd
 
 import (
+	"context"
 	"slices"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
+	_ "unsafe" // for go:linkname
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
+
+type watchClient struct{ c *Client }
+
+// Watch opens a stream. As in gRPC, that takes no message to the server.
+func (w watchClient) Watch(ctx context.Context, _ ...grpc.CallOption) (pb.Watch_WatchClient, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	st := &watchStream{stream: newStream[pb.WatchResponse](ctx, w.c)}
+	w.c.srv.mu.Lock()
+	defer w.c.srv.mu.Unlock()
+	w.c.streams = append(w.c.streams, st)
+	context.AfterFunc(ctx, st.detach)
+	return st, nil
+}
+
+type watchStream struct {
+	stream[pb.WatchResponse]
+	nextID int64 // guarded by the server's mutex
+}
+
+func (w *watchStream) Send(r *pb.WatchRequest) error {
+	switch {
+	case r.GetCreateRequest() != nil:
+		create := r.GetCreateRequest()
+		transmit(w.ctx, w.c, "", Watch, create,
+			func(f Fault) (*pb.WatchRequest, error) { w.create(create, f); return r, nil },
+			func(o outcome[pb.WatchRequest]) {
+				if o.err != nil {
+					w.end(o.err)
+				}
+			})
+	case r.GetCancelRequest() != nil:
+		// It arrives at once, without faults: the client no longer uses the watch.
+		w.c.srv.mu.Lock()
+		defer w.c.srv.mu.Unlock()
+		w.cancel(r.GetCancelRequest().WatchId)
+	case r.GetProgressRequest() != nil:
+		w.c.srv.mu.Lock()
+		defer w.c.srv.mu.Unlock()
+		w.progress()
+	}
+	return nil
+}
+
+// end breaks the stream. The caller holds the server's mutex.
+func (w *watchStream) end(err error) {
+	w.in.fail(err)
+	w.c.streams = slices.DeleteFunc(w.c.streams, func(o *watchStream) bool { return o == w })
+	w.c.srv.watches.remove(func(o *watcher) bool { return o.stream == w })
+}
+
+func (w *watchStream) detach() {
+	w.c.srv.mu.Lock()
+	defer w.c.srv.mu.Unlock()
+	w.end(status.FromContextError(w.ctx.Err()).Err())
+}
+
+// valCtxCh is the Done channel of the context under every watch stream of the client; it is never closed. The client
+// makes it when the program starts, outside any bubble. So a goroutine of the context package that waits on it is not
+// durably blocked, and the bubble's clock would never move. A nil channel also means "never done" and needs no such
+// goroutine.
+//
+//go:linkname valCtxCh go.etcd.io/etcd/client/v3.valCtxCh
+var valCtxCh chan struct{}
+
+func init() { valCtxCh = nil }
 
 const syncInterval = 100 * time.Millisecond
 
