@@ -14,6 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 )
@@ -112,4 +115,160 @@ func play(t *testing.T, f fault, scenario func(*world, *actor), kind string, nth
 		}
 	})
 	return w
+}
+
+// With this TTL a renewal is due every 2 s, the deadline is 5.4 s after its send, and a first attempt takes at most
+// 1.5 s.
+const ttl = 6 * time.Second
+
+// class is what a fault may cause.
+type class int
+
+const (
+	harmless  class = iota // every call succeeds and no lock is lost
+	refusing               // the call that it hits may fail with the server's error
+	cancelled              // the call that it hits may fail with its caller's cause
+	operator               // locks whose keys the operator has touched are lost, and no others
+	outage                 // the subject's locks may be lost
+)
+
+// fault happens to one request of the subject.
+type fault struct {
+	name  string
+	class class
+	is    fakeetcd.Fault
+	lasts time.Duration // until its effects are over
+	// deed is called just before the server acts, or just after that if answered is set.
+	deed     func(*world)
+	answered bool
+	suspends bool // it suspends the subject's host
+}
+
+var faults = slices.Concat([]fault{
+	{name: "request lost", is: fakeetcd.Fault{Lose: fakeetcd.Request}},
+	{name: "answer lost", is: fakeetcd.Fault{Lose: fakeetcd.Answer}},
+	{name: "unavailable", is: fakeetcd.Fault{Err: fakeetcd.ErrUnavailable}},
+	{name: "unavailable, though done", is: fakeetcd.Fault{Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable}},
+	{name: "no leader", is: fakeetcd.Fault{Err: rpctypes.ErrGRPCNoLeader}},
+	{name: "timed out", is: fakeetcd.Fault{Err: rpctypes.ErrGRPCTimeout}},
+	{name: "timed out, though done", is: fakeetcd.Fault{Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCTimeout}},
+	{name: "request slow", is: fakeetcd.Fault{Before: time.Second}, lasts: time.Second},
+	{name: "request late", is: fakeetcd.Fault{Before: 2300 * time.Millisecond, Late: true}, lasts: 2300 * time.Millisecond},
+	{name: "request later", is: fakeetcd.Fault{Before: 5 * time.Second, Late: true}, lasts: 5 * time.Second},
+	{name: "request after all", is: fakeetcd.Fault{Before: 20 * time.Second, Late: true}, lasts: 20 * time.Second},
+	{name: "answer slow", is: fakeetcd.Fault{After: time.Second}, lasts: time.Second},
+	{name: "answer late", is: fakeetcd.Fault{After: 4 * time.Second}, lasts: 4 * time.Second},
+	{name: "answer past the deadline", is: fakeetcd.Fault{After: ttl}, lasts: ttl},
+	{name: "no space", class: refusing, is: fakeetcd.Fault{Err: rpctypes.ErrGRPCNoSpace}},
+	{name: "denied", class: refusing, is: fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied}},
+},
+	moments(fault{name: "cut for less than the TTL", lasts: 1900 * time.Millisecond, deed: cutFor(1900 * time.Millisecond)}),
+	moments(fault{name: "cut for more than the TTL", class: outage, lasts: 2*ttl + time.Second, deed: cutFor(2*ttl + time.Second)}),
+	[]fault{{name: "renewals slow, then cut", class: outage, lasts: 4*time.Second + 2*ttl, deed: slowThenCut}},
+	moments(fault{name: "host suspended", class: outage, suspends: true, deed: func(w *world) { w.slept.Add(int64(2 * ttl)) }}),
+	moments(fault{name: "lease revoked", class: operator, deed: (*world).revoke}),
+	moments(fault{name: "key deleted", class: operator, deed: (*world).deleteKeys}),
+	moments(fault{name: "key overwritten", class: operator, deed: (*world).overwriteKeys}),
+	moments(fault{name: "compaction", deed: (*world).compact}),
+	moments(fault{name: "leader change", deed: (*world).changeLeader}),
+	moments(fault{name: "caller gives up", class: cancelled, deed: func(w *world) { w.subject.giveUp() }}),
+)
+
+// moments returns f with its deed before and after the server acts.
+func moments(f fault) []fault {
+	after := f
+	f.name += " before"
+	after.name, after.answered = after.name+" after", true
+	return []fault{f, after}
+}
+
+func cutFor(d time.Duration) func(*world) {
+	return func(w *world) {
+		w.subject.c.Cut()
+		time.AfterFunc(d, w.subject.c.Restore)
+	}
+}
+
+// slowThenCut answers renewals late, and cuts the link when one has been answered: a late answer must not extend the
+// deadline, which counts from the send.
+func slowThenCut(w *world) {
+	c := w.subject.c
+	well := c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{After: 1500 * time.Millisecond})
+	time.AfterFunc(4*time.Second, c.Cut)
+	time.AfterFunc(4*time.Second+2*ttl, func() {
+		well()
+		c.Restore()
+	})
+}
+
+// applies reports whether a fault can happen to a request of that kind.
+func (f fault) applies(kind string) bool {
+	switch {
+	case kind == "Events": // no request: events can be late, or a deed can be done when they are sent
+		return f.deed != nil && f.answered || f.name == "answer slow" || f.name == "answer late"
+	case f.class == refusing: // a watch is refused with another error
+		return kind != "Watch" && kind != "Revoke"
+	case f.class == cancelled: // no caller waits for a renewal
+		return kind != "KeepAliveOnce"
+	}
+	return true
+}
+
+// on returns the fault of the network that does f in w.
+func (f fault) on(w *world) fakeetcd.Fault {
+	is := f.is
+	is.Times = 1
+	if f.deed != nil {
+		do := func() { f.deed(w) }
+		if f.answered {
+			is.OnAnswer = do
+		} else {
+			is.OnRequest = do
+		}
+	}
+	return is
+}
+
+// kindOf names the kind of a request: its method and, for a transaction, its purpose.
+func kindOf(call fakeetcd.Call) string {
+	switch r := call.Request.(type) {
+	case *pb.TxnRequest:
+		return "Txn " + purpose(r)
+	case *pb.WatchResponse:
+		return "Events"
+	}
+	return call.Method.String()
+}
+
+func purpose(r *pb.TxnRequest) string {
+	seen := make(map[string]bool)
+	inspect(r, seen)
+	var list []string
+	for _, what := range []string{"enter", "write", "touch", "leave"} {
+		if seen[what] {
+			list = append(list, what)
+		}
+	}
+	if len(list) == 0 {
+		return "look"
+	}
+	return strings.Join(list, " and ") // no "+": -run takes a regular expression
+}
+
+func inspect(r *pb.TxnRequest, seen map[string]bool) {
+	compared := slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return c.Target == pb.Compare_MOD })
+	for _, op := range slices.Concat(r.Success, r.Failure) {
+		switch put := op.GetRequestPut(); {
+		case put != nil && put.IgnoreLease:
+			seen["touch"] = true
+		case put != nil && compared:
+			seen["write"] = true
+		case put != nil:
+			seen["enter"] = true
+		case op.GetRequestDeleteRange() != nil:
+			seen["leave"] = true
+		case op.GetRequestTxn() != nil:
+			inspect(op.GetRequestTxn(), seen)
+		}
+	}
 }
