@@ -158,19 +158,17 @@ func TestWallClock_isNotUsed(t *testing.T) {
 
 	// Calls that remove the monotonic reading, or make a time without one.
 	wall := regexp.MustCompile(`\.Unix(Milli|Micro|Nano)?\(|time\.(Unix|Date|Parse)|\.(UTC|Local)\(\)|\.In\(time|\.Round\(0\)`)
-	files := 0
 	for _, dir := range []string{"lease", "election", "internal/clock", "internal/etcd", "internal/queue"} {
 		names, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(dir), "*.go"))
 		require.NoError(t, err)
+		require.NotEmpty(t, names)
 		for _, name := range names {
 			if strings.HasSuffix(name, "_test.go") {
 				continue
 			}
-			files++
 			text, err := os.ReadFile(name)
 			require.NoError(t, err)
 			require.NotRegexp(t, wall, string(text), name)
 		}
 	}
-	require.Greater(t, files, 30)
 }
