@@ -240,11 +240,15 @@ func (unsupportedConn) NewStream(context.Context, *grpc.StreamDesc, string, ...g
 	return nil, ErrNotSupported
 }
 
-// inbox holds the messages that the server has sent on a stream and the client has not received. The server's mutex
-// guards it.
-type inbox[T any] struct {
-	c     *Client
-	items []item[T]
+// stream is the client's end of a gRPC stream, without Send.
+type stream[T any] struct {
+	grpc.ClientStream // nil: its other methods are not used
+
+	ctx context.Context //nolint:containedctx // grpc.ClientStream returns it from Context
+	c   *Client
+
+	// Guarded by the server's mutex.
+	items []item[T]     // sent by the server and not received by the client
 	err   error         // the end of the stream
 	lost  bool          // no further messages get through, only the end
 	wake  chan struct{} // of capacity 1: wakes the one reader
@@ -255,59 +259,62 @@ type item[T any] struct {
 	due time.Time // when it arrives
 }
 
+func newStream[T any](ctx context.Context, c *Client) stream[T] {
+	return stream[T]{ctx: ctx, c: c, wake: make(chan struct{}, 1)}
+}
+
 // push sends a message that is under way for d. The stream keeps the order, so a message also waits for those before
 // it.
-func (in *inbox[T]) push(msg *T, d time.Duration) {
-	if in.ended() || in.lost {
+func (s *stream[T]) push(msg *T, d time.Duration) {
+	if s.err != nil || s.lost {
 		return
 	}
-	in.items = append(in.items, item[T]{msg, time.Now().Add(d)})
-	in.signal()
+	s.items = append(s.items, item[T]{msg, time.Now().Add(d)})
+	s.signal()
 }
 
-func (in *inbox[T]) fail(err error) {
-	if in.ended() {
+func (s *stream[T]) fail(err error) {
+	if s.err != nil {
 		return
 	}
-	in.items, in.err = nil, err
-	in.signal()
+	s.items, s.err = nil, err
+	s.signal()
 }
 
-func (in *inbox[T]) ended() bool { return in.err != nil }
-
-func (in *inbox[T]) signal() {
+func (s *stream[T]) signal() {
 	select {
-	case in.wake <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
 // next returns what can be received now, or nil and what to wait for: the end of a cut, or a duration (0: neither).
-func (in *inbox[T]) next() (got *outcome[T], restored <-chan struct{}, due time.Duration) {
-	in.c.srv.mu.Lock()
-	defer in.c.srv.mu.Unlock()
+func (s *stream[T]) next() (got *outcome[T], restored <-chan struct{}, due time.Duration) {
+	s.c.srv.mu.Lock()
+	defer s.c.srv.mu.Unlock()
 	switch {
-	case in.c.cut:
-		return nil, in.c.restored, 0
-	case in.ended():
-		return &outcome[T]{err: in.err}, nil, 0
-	case len(in.items) == 0:
+	case s.c.cut:
+		return nil, s.c.restored, 0
+	case s.err != nil:
+		return &outcome[T]{err: s.err}, nil, 0
+	case len(s.items) == 0:
 		return nil, nil, 0
 	}
-	if d := time.Until(in.items[0].due); d > 0 {
+	if d := time.Until(s.items[0].due); d > 0 {
 		return nil, nil, d
 	}
-	msg := in.items[0].msg
-	in.items = in.items[1:]
+	msg := s.items[0].msg
+	s.items = s.items[1:]
 	return &outcome[T]{msg: msg}, nil, 0
 }
 
-func (in *inbox[T]) recv(ctx context.Context) (*T, error) {
+// Recv implements [pb.Watch_WatchClient] and [pb.Lease_LeaseKeepAliveClient].
+func (s *stream[T]) Recv() (*T, error) {
 	for {
-		if err := ctx.Err(); err != nil {
+		if err := s.ctx.Err(); err != nil {
 			return nil, status.FromContextError(err).Err()
 		}
-		got, restored, due := in.next()
+		got, restored, due := s.next()
 		if got != nil {
 			return got.msg, got.err
 		}
@@ -316,29 +323,15 @@ func (in *inbox[T]) recv(ctx context.Context) (*T, error) {
 			timer = time.After(due)
 		}
 		select {
-		case <-in.wake:
+		case <-s.wake:
 		case <-restored:
 		case <-timer:
-		case <-ctx.Done():
-		case <-in.c.life.Done():
+		case <-s.ctx.Done():
+		case <-s.c.life.Done():
 			return nil, errClosing
 		}
 	}
 }
 
-// stream is the client's end of a gRPC stream, without Send.
-type stream[T any] struct {
-	grpc.ClientStream // nil: its other methods are not used
-
-	ctx context.Context //nolint:containedctx // grpc.ClientStream returns it from Context
-	c   *Client
-	in  inbox[T]
-}
-
-func newStream[T any](ctx context.Context, c *Client) stream[T] {
-	return stream[T]{ctx: ctx, c: c, in: inbox[T]{c: c, wake: make(chan struct{}, 1)}}
-}
-
-func (s *stream[T]) Recv() (*T, error)        { return s.in.recv(s.ctx) }
 func (s *stream[T]) Context() context.Context { return s.ctx }
 func (s *stream[T]) CloseSend() error         { return nil }

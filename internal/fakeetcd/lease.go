@@ -165,16 +165,6 @@ type Lease struct {
 	Keys   []string
 }
 
-func (l *lease) export() Lease {
-	return Lease{
-		ID:     clientv3.LeaseID(l.id),
-		Client: l.client,
-		TTL:    time.Duration(l.ttl) * time.Second,
-		Expiry: l.expiry,
-		Keys:   slices.Sorted(maps.Keys(l.keys)),
-	}
-}
-
 type leaseClient struct {
 	pb.LeaseClient // LeaseLeases
 	c              *Client
@@ -261,7 +251,7 @@ func (c *Client) BreakKeepAlives(err error) {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
 	for _, k := range c.keepAlives {
-		k.in.fail(err)
+		k.fail(err)
 	}
 }
 
@@ -273,7 +263,7 @@ type keepAliveStream struct {
 
 func (k *keepAliveStream) Send(r *pb.LeaseKeepAliveRequest) error {
 	k.c.srv.mu.Lock()
-	ended := k.in.ended() && !k.c.cut
+	ended := k.err != nil && !k.c.cut
 	k.c.srv.mu.Unlock()
 	if ended {
 		return io.EOF // as in gRPC: Recv returns the reason
@@ -282,10 +272,10 @@ func (k *keepAliveStream) Send(r *pb.LeaseKeepAliveRequest) error {
 		func(Fault) (*pb.LeaseKeepAliveResponse, error) { return k.c.srv.lessor.renew(r.ID) },
 		func(o outcome[pb.LeaseKeepAliveResponse]) {
 			if o.err != nil {
-				k.in.fail(o.err)
+				k.fail(o.err)
 				return
 			}
-			k.in.push(o.msg, 0)
+			k.push(o.msg, 0)
 		})
 	return nil
 }

@@ -2,16 +2,16 @@ package fakeetcd
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Server is one etcd member in memory. Its methods are safe for concurrent use, and act at once, without the faked
@@ -35,12 +35,8 @@ type Server struct {
 
 // New starts a server with an empty store at revision 1.
 func New() *Server {
-	s := &Server{
-		start:   time.Now(),
-		term:    2,
-		store:   newStore(),
-		changed: make(chan struct{}),
-	}
+	s := &Server{start: time.Now(), term: 2, changed: make(chan struct{})}
+	s.store = store{rev: 1, compacted: -1, keys: make(map[string][]version)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.lessor = lessor{srv: s, leases: make(map[int64]*lease), nextID: firstLeaseID, rate: 1}
 	s.watches = hub{srv: s}
@@ -95,7 +91,9 @@ func (s *Server) Leases() []Lease {
 	defer s.mu.Unlock()
 	var out []Lease
 	for _, l := range s.lessor.byExpiry() {
-		out = append(out, l.export())
+		out = append(out, Lease{
+			clientv3.LeaseID(l.id), l.client, time.Duration(l.ttl) * time.Second, l.expiry, slices.Sorted(maps.Keys(l.keys)),
+		})
 	}
 	return out
 }

@@ -28,10 +28,6 @@ type store struct {
 	history   []Change             // oldest first; not compacted
 }
 
-func newStore() store {
-	return store{rev: 1, compacted: -1, keys: make(map[string][]version)}
-}
-
 // at returns the state of a key at a revision, nil when it did not exist.
 func (s *store) at(key string, rev int64) *mvccpb.KeyValue {
 	for _, v := range slices.Backward(s.keys[key]) {

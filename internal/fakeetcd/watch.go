@@ -59,7 +59,7 @@ func (w *watchStream) Send(r *pb.WatchRequest) error {
 
 // end breaks the stream. The caller holds the server's mutex.
 func (w *watchStream) end(err error) {
-	w.in.fail(err)
+	w.fail(err)
 	w.c.streams = slices.DeleteFunc(w.c.streams, func(o *watchStream) bool { return o == w })
 	w.c.srv.watches.remove(func(o *watcher) bool { return o.stream == w })
 }
@@ -200,7 +200,7 @@ func (h *hub) sync() {
 
 // create registers a watcher and answers the stream.
 func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
-	if w.in.ended() {
+	if w.err != nil {
 		return // the stream broke while the request was under way
 	}
 	srv := w.c.srv
@@ -224,14 +224,14 @@ func (w *watchStream) create(r *pb.WatchCreateRequest, f Fault) {
 		})
 	}
 	if f.Lose == Answer {
-		w.in.lost = true // the stream is about to break: later messages do not arrive either
+		w.lost = true // the stream is about to break: later messages do not arrive either
 	}
-	w.in.push(created, f.After)
+	w.push(created, f.After)
 }
 
 func (w *watchStream) cancel(id int64) {
 	if w.c.srv.watches.remove(func(o *watcher) bool { return o.stream == w && o.id == id }) {
-		w.in.push(&pb.WatchResponse{Header: w.header(w.c.srv.store.rev), WatchId: id, Canceled: true}, 0)
+		w.push(&pb.WatchResponse{Header: w.header(w.c.srv.store.rev), WatchId: id, Canceled: true}, 0)
 	}
 }
 
@@ -240,7 +240,7 @@ func (w *watchStream) progress() {
 	srv := w.c.srv
 	behind := func(o *watcher) bool { return o.stream == w && (o.unsynced || o.start > srv.store.rev) }
 	if !slices.ContainsFunc(srv.watches.watchers, behind) {
-		w.in.push(&pb.WatchResponse{Header: w.header(srv.store.rev), WatchId: clientv3.InvalidWatchID}, 0)
+		w.push(&pb.WatchResponse{Header: w.header(srv.store.rev), WatchId: clientv3.InvalidWatchID}, 0)
 	}
 }
 
@@ -249,7 +249,7 @@ func (w *watchStream) pushEvents(resp *pb.WatchResponse) {
 	if f.OnAnswer != nil && w.c.srv.life.Err() == nil {
 		w.c.srv.wg.Go(f.OnAnswer)
 	}
-	w.in.push(resp, f.After)
+	w.push(resp, f.After)
 }
 
 func (w *watchStream) header(rev int64) *pb.ResponseHeader {
