@@ -38,7 +38,7 @@ var plants = []mutant{
 	{"a guard accepts the token just below its mark", "fence/mark.go", "case b.Token < m.write{+-1+}:", byMix},
 	{"a guard does not check again after a wait", "fence/mark.go", "if err := m.raise(resource, b); [-err != nil || -]fn == nil {", byMix},
 	// The reader waits for the oldest writer only.
-	{"a reader passes a writer that waits", "internal/queue/enter.go", "{+if e.Shared {\n\t\treturn nearest(newest.Kvs[len(newest.Kvs)-1:], 1)\n\t}\n\t+}return nearest(newest.Kvs, newest.Count)", byMix},
+	{"a reader passes a writer that waits", "internal/queue/enter.go", "{+if set[i].Shared {\n\t\t\t\tnewest.Kvs, newest.Count = newest.Kvs[len(newest.Kvs)-1:], 1\n\t\t\t}\n\t\t\t+}ahead[i] = nearest(newest.Kvs, newest.Count)", byMix},
 	{"a reader passes a writer that waits", "internal/queue/scan.go", "{+if e.Shared {\n\t\tkvs = kvs[len(kvs)-1:]\n\t}\n\t+}ahead := nearest(kvs, int64(len(kvs)))\n", byMix},
 	{"a reader's claim does not raise the read mark", "fence/mark.go", "\t[-m.lift(b)-]{+if !b.read {\n\t\tm.lift(b)\n\t}+}\n\treturn nil\n", byMix},
 	{"a set waits only in its first queue", "lease/acquire.go", "part.await(ctx, ahead[i]); [-err != nil-]{+true+} {", byMix},

@@ -44,7 +44,7 @@ func (e *Entry) disown() { e.After, e.Disowned = e.Rev, true }
 func (q *Queue) Enter(a *etcd.Attempt, set []Entry, value string) ([]Ahead, error) {
 	if e := set[0]; len(set) == 1 {
 		if was := q.contended.of(e.rivals()); was.left == 0 && !was.mixed {
-			ops := [...]*pb.RequestOp{e.put(value), e.fewNames()}
+			ops := [...]*pb.RequestOp{e.put(value), e.few(true)}
 			resp, err := q.Line.Commit(a, etcd.Txn{Queue: e.Prefix, If: e.unrivalled(), Then: ops[:1:1], Else: ops[1:]})
 			if err == nil && resp.Succeeded {
 				set[0].Rev = resp.Revision
@@ -116,7 +116,13 @@ func (q *Queue) enter(a *etcd.Attempt, leaving *Entry, set []Entry, value string
 	}
 	entered(set, resp.Revision)
 	for at, i := range looked {
-		ahead[i] = q.aheadOf(set[i], resp.Responses[looks+at].GetResponseRange())
+		switch newest := resp.Responses[looks+at].GetResponseRange(); {
+		case q.mixedBy(set[i], newest.Kvs): // what is ahead stays unknown
+		case len(newest.Kvs) == 0:
+			ahead[i].None = true
+		default:
+			ahead[i] = nearest(newest.Kvs, newest.Count) // Count is of all keys in the range
+		}
 	}
 	return ahead, nil
 }
@@ -162,17 +168,6 @@ func (e Entry) newestTwo() *pb.RequestOp {
 	r := e.all()
 	r.Limit, r.KeysOnly, r.SortTarget, r.SortOrder = 2, true, pb.RangeRequest_CREATE, pb.RangeRequest_DESCEND
 	return etcd.Range(r)
-}
-
-// aheadOf makes an Ahead of the answer to e's newestTwo.
-func (q *Queue) aheadOf(e Entry, newest *pb.RangeResponse) Ahead {
-	if q.mixedBy(e, newest.Kvs) {
-		return Ahead{}
-	}
-	if len(newest.Kvs) == 0 {
-		return Ahead{None: true}
-	}
-	return nearest(newest.Kvs, newest.Count) // Count is of all keys in the range
 }
 
 // few is the number of keys to read to see whether a queue is empty or mixed.
@@ -229,7 +224,7 @@ func (q *Queue) tryEnterAll(a *etcd.Attempt, set []Entry, value string, byName [
 		txn.If = append(txn.If, cmps...)
 		txn.Then = append(txn.Then, e.put(value))
 		txn.Else = append(txn.Else, etcd.Get(e.Key))
-		pages = append(pages, e.few())
+		pages = append(pages, e.few(false))
 	}
 	txn.Else = append(txn.Else, pages...)
 	if found(owners) { // an earlier attempt may have entered all the same
@@ -375,15 +370,10 @@ func (e Entry) all() *pb.RangeRequest {
 	return &pb.RangeRequest{Key: end[:len(e.Prefix):len(e.Prefix)], RangeEnd: end}
 }
 
-// few reads the first of them in order of names, which is cheap for the server.
-func (e Entry) few() *pb.RequestOp {
+// few reads the first of them in order of names, which is cheap for the server; with names alone neither their values
+// nor their leases.
+func (e Entry) few(namesAlone bool) *pb.RequestOp {
 	r := e.all()
-	r.Limit = few
-	return etcd.Range(r)
-}
-
-func (e Entry) fewNames() *pb.RequestOp {
-	r := e.all()
-	r.Limit, r.KeysOnly = few, true
+	r.Limit, r.KeysOnly = few, namesAlone
 	return etcd.Range(r)
 }

@@ -52,8 +52,8 @@ func (q *Queue) look(a *etcd.Attempt, e Entry, before Ahead, check bool) (Ahead,
 	}
 	// Keys only: the server reads them from its index alone, however long the queue is. But since etcd 3.7 such a
 	// read does not return the lease, by which a contender is recognised; hence check.
-	nearestThree := clientv3.OpGet(e.Prefix, e.inRange(), byCreation(clientv3.SortDescend), clientv3.WithLimit(3),
-		clientv3.WithMaxCreateRev(e.Rev-1), clientv3.WithKeysOnly())
+	nearestThree := clientv3.OpGet(e.Prefix, clientv3.WithRange(e.end()), clientv3.WithLimit(3), clientv3.WithKeysOnly(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithMaxCreateRev(e.Rev-1))
 	reads := []clientv3.Op{nearestThree}
 	watched := before.first().key
 	if check {
@@ -122,7 +122,7 @@ func (q *Queue) Owner(a *etcd.Attempt, prefix string) (*mvccpb.KeyValue, error) 
 // oldest returns the oldest contender that excludes e, nil if there is none.
 func (q *Queue) oldest(a *etcd.Attempt, e Entry) (*mvccpb.KeyValue, error) {
 	if !q.contended.mixed(e.rivals()) {
-		resp, err := a.Get(e.Prefix, e.inRange(), byCreation(clientv3.SortAscend), clientv3.WithLimit(1))
+		resp, err := a.Get(e.Prefix, append(clientv3.WithFirstCreate(), clientv3.WithRange(e.end()))...)
 		if err != nil {
 			return nil, err
 		}
@@ -160,13 +160,6 @@ func WithValue(a *etcd.Attempt, kv *mvccpb.KeyValue) *mvccpb.KeyValue {
 
 // InQueue is the range of a queue, from its prefix on.
 func InQueue(prefix string) clientv3.OpOption { return clientv3.WithRange(endOf(prefix)) }
-
-// inRange is the range of the keys that exclude e, from its prefix on.
-func (e Entry) inRange() clientv3.OpOption { return clientv3.WithRange(e.end()) }
-
-func byCreation(order clientv3.SortOrder) clientv3.OpOption {
-	return clientv3.WithSort(clientv3.SortByCreateRevision, order)
-}
 
 func first(kvs []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(kvs) == 0 {

@@ -111,7 +111,7 @@ func slotsIn(prefix string, of int, before int64, resp *pb.RangeResponse) Slots 
 // entered.
 func (q *Queue) TakeSlot(a *etcd.Attempt, turnstile, e Entry, of int, value string) (_ Entry, s Slots, waits bool, err error) {
 	mixed := q.contended.mixed(turnstile.rivals())
-	txn := etcd.Txn{If: []clientv3.Cmp{turnstile.empty(), e.empty()}, Else: []*pb.RequestOp{turnstile.fewNames()}}
+	txn := etcd.Txn{If: []clientv3.Cmp{turnstile.empty(), e.empty()}, Else: []*pb.RequestOp{turnstile.few(true)}}
 	if mixed {
 		txn.If = txn.If[1:]
 	}
