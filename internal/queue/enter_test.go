@@ -73,9 +73,7 @@ func TestQueue_requestSentTwice(t *testing.T) {
 		require.Equal(t, e.srv.Rev(), first.Rev)
 		second := e.enter(t, "2")
 		require.Equal(t, e.srv.Rev(), second.Rev)
-		next := e.entry("3")
-		done, third, _, err := e.HandOver(e.once(t.Context()), first.Entry, next, "3")
-		require.NoError(t, err)
+		done, third := e.handOver(t, first, "3")
 		require.True(t, done)
 		require.Equal(t, e.srv.Rev(), third.Rev)
 		require.Equal(t, []string{second.Key, third.Key, entry.Key}, e.keys())
@@ -171,14 +169,9 @@ func TestQueue_TryEnter(t *testing.T) {
 				return
 			}
 			require.Nil(t, owner)
-			for _, kv := range e.srv.Keys("") {
-				if string(kv.Key) == entry.Key {
-					require.Equal(t, kv.CreateRevision, entry.Rev)
-					require.Equal(t, int64(e.lease), kv.Lease)
-					return
-				}
-			}
-			require.Fail(t, "not entered")
+			kvs := e.srv.Keys(entry.Key)
+			require.Len(t, kvs, 1)
+			require.Equal(t, []int64{entry.Rev, int64(e.lease)}, []int64{kvs[0].CreateRevision, kvs[0].Lease})
 		})
 	}
 }
@@ -187,13 +180,12 @@ func TestQueue_TryEnter(t *testing.T) {
 func (e *env) entered(t *testing.T, name, suffix string) (place, []int) {
 	t.Helper()
 	before := e.requests()
-	entry, ahead, err := e.Enter(e.once(t.Context()), queue.NewEntry(name, e.lease, suffix), "")
-	require.NoError(t, err)
+	p := e.into(t, name, suffix)
 	var ops []int
 	for _, call := range e.c.Calls(fakeetcd.Any)[before:] {
 		ops = append(ops, len(call.Request.(*pb.TxnRequest).Success))
 	}
-	return place{entry, ahead}, ops
+	return p, ops
 }
 
 // An empty queue is entered by the smallest request; one that was recently not empty, by one that reads too.
@@ -249,7 +241,7 @@ func TestQueue_Enter_contentionIsForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		for i := range 1025 {
 			e.srv.Put(fmt.Sprint(i)+"/x", "")
-			e.places(t, 1, func(int) string { return fmt.Sprint(i) })
+			e.into(t, fmt.Sprint(i), "1")
 		}
 		_, ops := e.entered(t, "0", "2")
 		require.Len(t, ops, 2, "the queue was forgotten")

@@ -125,9 +125,7 @@ func (e *env) places(t *testing.T, n int, name func(int) string) []place {
 	t.Helper()
 	var list []place
 	for i := range n {
-		entered, ahead, err := e.Enter(e.once(t.Context()), queue.NewEntry(name(i), e.lease, "x"), "")
-		require.NoError(t, err)
-		list = append(list, place{entered, ahead})
+		list = append(list, e.into(t, name(i), "x"))
 	}
 	return list
 }

@@ -58,18 +58,16 @@ func TestQueue_numberedData(t *testing.T) {
 		}
 		before := e.requests()
 		first := e.enter(t, "1")
-		ahead, err := e.Ahead(e.once(t.Context()), first.Entry)
-		require.NoError(t, err)
-		require.True(t, ahead.None)
+		require.NoError(t, e.Await(t.Context(), first.Entry, first.ahead))
 		require.Less(t, e.requests()-before, 50)
 		e.allowOps(10)
-		second := e.enter(t, "2")
-		ahead, err = e.Ahead(e.once(t.Context()), second.Entry)
-		require.NoError(t, err)
-		require.Equal(t, first.Key, ahead.Key)
+		got := e.await(t.Context(), e.enter(t, "2"))
+		requirePending(t, got)
 		owner, err := e.Owner(e.once(t.Context()), "a/")
 		require.NoError(t, err)
 		require.Equal(t, first.Key, string(owner.Key))
+		e.leave(t, first)
+		require.NoError(t, receive(t, got).err)
 	})
 }
 

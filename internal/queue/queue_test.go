@@ -111,9 +111,15 @@ func (e *env) at(d time.Duration) {
 
 func (e *env) entry(suffix string) queue.Entry { return queue.NewEntry("a", e.lease, suffix) }
 
+// enter enters the queue "a".
 func (e *env) enter(t *testing.T, suffix string) place {
 	t.Helper()
-	entered, ahead, err := e.Enter(e.once(t.Context()), e.entry(suffix), suffix)
+	return e.into(t, "a", suffix)
+}
+
+func (e *env) into(t *testing.T, name, suffix string) place {
+	t.Helper()
+	entered, ahead, err := e.Enter(e.once(t.Context()), queue.NewEntry(name, e.lease, suffix), suffix)
 	require.NoError(t, err)
 	return place{entered, ahead}
 }
