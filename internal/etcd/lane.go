@@ -282,7 +282,12 @@ func (l *Line) split(batch []*caller, err error) [][]*caller {
 	if len(batch) == 1 || !Refused(err) && !TooMuch(err) || errors.Is(err, rpctypes.ErrTooManyRequests) {
 		return whole
 	}
-	most := l.learn(batch, err)
+	l.mu.Lock()
+	if tooLarge(err) {
+		l.mostOps = min(l.mostOps, len(batch)/2)
+	}
+	most := l.mostOps
+	l.mu.Unlock()
 	// Deletions succeed though the lease is gone or the disk is full, so they must not fail with the puts.
 	var puts, others []*caller
 	for _, c := range batch {
@@ -302,16 +307,6 @@ func (l *Line) split(batch []*caller, err error) [][]*caller {
 		return slices.Collect(slices.Chunk(batch, min((len(batch)+1)/2, most)))
 	}
 	return whole
-}
-
-// learn lowers the limit that a batch has exceeded. It returns the number of transactions that a batch may have.
-func (l *Line) learn(batch []*caller, err error) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if tooLarge(err) {
-		l.mostOps = min(l.mostOps, len(batch)/2)
-	}
-	return l.mostOps
 }
 
 // PartSize is the most operations of the transaction of one part. It is below the server's default limit of 128.
