@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,6 +24,12 @@ func (a *Attempt) Copies() int { return a.copies }
 // WithCopies makes the attempt send n copies.
 func (a *Attempt) WithCopies(n int) *Attempt {
 	a.copies = n
+	return a
+}
+
+// Within makes the attempt end also with life, and after bound.
+func (a *Attempt) Within(life context.Context, bound time.Duration) *Attempt {
+	a.life, a.bound = life, bound
 	return a
 }
 

@@ -273,20 +273,9 @@ func TestLine_answersThatCross(t *testing.T) {
 	})
 }
 
-// tryOnce commits txn in the background, in an attempt of [etcd.Conn.While] that is not repeated.
+// tryOnce commits txn in the background, in one attempt with these limits.
 func (e *env) tryOnce(ctx, life context.Context, longest time.Duration, txn etcd.Txn) <-chan outcome {
-	got := make(chan outcome, 1)
-	go func() {
-		var o outcome
-		_, _ = e.conn.While(ctx, life, longest, func(a *etcd.Attempt) error {
-			o.res, o.err = e.line.Commit(a, txn)
-			return nil
-		})
-		o.at = e.now()
-		got <- o
-	}()
-	synctest.Wait()
-	return got
+	return e.sendIn(e.conn.Once(ctx).Within(life, longest), txn)
 }
 
 // A transaction that waits or was sent ends for its caller with whichever of the attempt's two contexts ends first.
@@ -320,16 +309,19 @@ func TestLine_attempt_ends(t *testing.T) {
 	}
 }
 
-// An attempt that is carried with others has at least its own time limit.
+// An attempt that is carried with others has at least its own time limit. One with a long limit, as later attempts have,
+// does not share a request with one that is to be repeated soon.
 func TestLine_attempt_bound(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		free := e.occupy(t)
+		sent := e.record()
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
 		all := []<-chan outcome{
 			e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("a/x")),
 			e.tryOnce(t.Context(), t.Context(), 2*bound, e.enter("b/x")),
 			e.send(t.Context(), e.enter("c/x")),
 		}
+		patient := e.tryOnce(t.Context(), t.Context(), 8*bound, e.enter("p/x"))
 		free()
 		for _, o := range receiveAll(t, all) {
 			require.Error(t, o.err)
@@ -337,30 +329,14 @@ func TestLine_attempt_bound(t *testing.T) {
 			require.LessOrEqual(t, o.at, 2*bound)
 		}
 		require.Equal(t, 2*bound, e.now(), "the longest limit counts")
+		require.Len(t, sent(), 2)
+		require.Error(t, receive(t, patient).err)
 
 		e.owner.running.Wait() // the lane is free only then
 		came := e.now()
 		o := receive(t, e.tryOnce(t.Context(), t.Context(), bound/2, e.enter("d/x")))
 		require.Error(t, o.err)
 		require.Equal(t, bound/2, o.at-came, "alone, an attempt has its own limit")
-	})
-}
-
-// An attempt with a long time limit, as later attempts have, does not share a request with one that is to be repeated
-// soon.
-func TestLine_attempt_patienceDiffers(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		free := e.occupy(t)
-		sent := e.record()
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Lose: fakeetcd.Answer})
-		patient := e.tryOnce(t.Context(), t.Context(), 8*bound, e.enter("a/x"))
-		fresh := e.tryOnce(t.Context(), t.Context(), bound, e.enter("b/x"))
-		free()
-		o := receive(t, fresh)
-		require.Error(t, o.err)
-		require.Less(t, o.at, 2*bound)
-		require.Error(t, receive(t, patient).err)
-		require.Len(t, sent(), 2)
 	})
 }
 
