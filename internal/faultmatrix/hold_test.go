@@ -209,14 +209,11 @@ func (r *hold) proclaim(value string) {
 	err := r.a.call("proclaim", func(ctx context.Context) error {
 		return r.handle.(leader).Proclaim(ctx, value)
 	})
-	switch {
-	case err == nil:
-		r.said = value
-	case lost && errors.Is(err, lease.ErrLost):
+	if r.said = value; err != nil {
 		r.said = ""
-	default:
-		r.said = ""
-		r.a.judge("proclaim", err)
+		if !lost || !errors.Is(err, lease.ErrLost) {
+			r.a.judge("proclaim", err)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/hosttest"
 )
 
 func TestMain(m *testing.M) {
@@ -93,8 +94,7 @@ func play(t *testing.T, f fault, scenario func(*world, *actor), kind string, nth
 		w.subject = w.actor()
 		w.aim(kind, nth)
 		if f.suspends {
-			began := time.Now()
-			clock.System = clock.Clock{Boot: func() time.Duration { return time.Since(began) + time.Duration(w.slept.Load()) }}
+			w.host = hosttest.Start(t, false)
 		}
 		w.subject.join()
 		clock.System = clock.Clock{} // the rivals' hosts are not suspended
@@ -165,7 +165,7 @@ var faults = slices.Concat([]fault{
 	moments(fault{name: "cut for less than the TTL", lasts: 1900 * time.Millisecond, deed: cutFor(1900 * time.Millisecond)}),
 	moments(fault{name: "cut for more than the TTL", class: outage, lasts: 2*ttl + time.Second, deed: cutFor(2*ttl + time.Second)}),
 	[]fault{{name: "renewals slow, then cut", class: outage, lasts: 4*time.Second + 2*ttl, deed: slowThenCut}},
-	moments(fault{name: "host suspended", class: outage, suspends: true, deed: func(w *world) { w.slept.Add(int64(2 * ttl)) }}),
+	moments(fault{name: "host suspended", class: outage, suspends: true, deed: func(w *world) { w.host.Suspend(2 * ttl) }}),
 	moments(fault{name: "lease revoked", class: operator, deed: (*world).revoke}),
 	moments(fault{name: "key deleted", class: operator, deed: (*world).deleteKeys}),
 	moments(fault{name: "key overwritten", class: operator, deed: (*world).overwriteKeys}),

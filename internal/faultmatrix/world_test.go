@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/hosttest"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -33,9 +33,9 @@ var (
 type world struct {
 	t        *testing.T
 	srv      *fakeetcd.Server
-	fault    fault        // zero: none
-	slept    atomic.Int64 // how long the subject's host was suspended: timers stood still, its boot clock ran on
-	scripted bool         // the scenario itself has an operator
+	fault    fault          // zero: none
+	host     *hosttest.Host // the subject's, if the fault suspends it
+	scripted bool           // the scenario itself has an operator
 	subject  *actor
 	tasks    sync.WaitGroup
 
