@@ -53,40 +53,54 @@ func TestDo_copies(t *testing.T) {
 }
 
 // The first answer of any copy counts, and ends the others. A transient failure does not count while another copy is
-// under way.
+// under way. A hedged request sends each further copy only while none is answered, and does not end the first one.
 func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
-	const late = 50 * time.Millisecond
+	const late, pause = 50 * time.Millisecond, 100 * time.Millisecond
+	hangs := fakeetcd.Fault{Lose: fakeetcd.Request}
 	for name, tc := range map[string]struct {
 		faults []fakeetcd.Fault // of the copies, in turn
 		err    error
 		at     time.Duration
+		hedged int // the number of copies that a hedged request sends; 0: it is not hedged
 	}{
-		"all answer":                   {[]fakeetcd.Fault{{After: late}, {After: late}, {After: late}}, nil, late},
-		"one answers, two hang":        {[]fakeetcd.Fault{{Lose: fakeetcd.Request}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late},
-		"one fails":                    {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late},
-		"one is refused finally":       {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCPermissionDenied}, {Lose: fakeetcd.Answer}, {After: late}}, rpctypes.ErrPermissionDenied, 0},
-		"unknown, then refused":        {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCPermissionDenied}}, rpctypes.ErrPermissionDenied, late},
-		"all are refused":              {[]fakeetcd.Fault{{After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, rpctypes.ErrTooManyRequests, late},
-		"all fail":                     {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}}, rpctypes.ErrNoLeader, 0},
-		"two are refused, one unknown": {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Lose: fakeetcd.Answer}}, context.DeadlineExceeded, time.Second},
-		"one unknown, two are refused": {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, fakeetcd.ErrUnavailable, 0},
+		"all answer":                          {[]fakeetcd.Fault{{After: late}, {After: late}, {After: late}}, nil, late, 0},
+		"one answers, two hang":               {[]fakeetcd.Fault{{Lose: fakeetcd.Request}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late, 0},
+		"one fails":                           {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Lose: fakeetcd.Answer}, {After: late}}, nil, late, 0},
+		"one is refused finally":              {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCPermissionDenied}, {Lose: fakeetcd.Answer}, {After: late}}, rpctypes.ErrPermissionDenied, 0, 0},
+		"unknown, then refused":               {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCPermissionDenied}}, rpctypes.ErrPermissionDenied, late, 0},
+		"all are refused":                     {[]fakeetcd.Fault{{After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Lose: fakeetcd.Answer, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, rpctypes.ErrTooManyRequests, late, 0},
+		"all fail":                            {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}, {Err: rpctypes.ErrGRPCNoLeader}}, rpctypes.ErrNoLeader, 0, 0},
+		"two are refused, one unknown":        {[]fakeetcd.Fault{{Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Err: rpctypes.ErrGRPCRequestTooManyRequests}, {Lose: fakeetcd.Answer}}, context.DeadlineExceeded, time.Second, 0},
+		"one unknown, two are refused":        {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable, Lose: fakeetcd.Answer}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}, {After: late, Err: rpctypes.ErrGRPCRequestTooManyRequests}}, fakeetcd.ErrUnavailable, 0, 0},
+		"hedged, the first answers":           {nil, nil, 0, 1},
+		"hedged, the first answers late":      {[]fakeetcd.Fault{{After: 250 * time.Millisecond}, hangs, hangs}, nil, 250 * time.Millisecond, 3},
+		"hedged, the second answers":          {[]fakeetcd.Fault{hangs}, nil, pause, 2},
+		"hedged, the third answers":           {[]fakeetcd.Fault{hangs, hangs}, nil, 2 * pause, 3},
+		"hedged, the first fails":             {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable}}, fakeetcd.ErrUnavailable, 0, 1},
+		"hedged, one hangs, the second fails": {[]fakeetcd.Fault{hangs, {Err: fakeetcd.ErrUnavailable}}, nil, 2 * pause, 3},
+		"hedged, none answers":                {[]fakeetcd.Fault{hangs, hangs, hangs}, context.DeadlineExceeded, time.Second, 3},
 	} {
 		bubbleOf(t, name, func(t *testing.T, e *env) {
 			for _, f := range tc.faults {
 				f.Times, f.Before = 1, time.Millisecond // so all copies are sent before the first is answered
-				e.c.Inject(fakeetcd.Txn, f)
+				e.c.Inject(fakeetcd.Any, f)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := e.conn.Once(ctx).WithCopies(len(tc.faults)).Txn(nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
+			var err error
+			if tc.hedged > 0 {
+				_, err = e.conn.Once(ctx).Beside(pause).Get("a")
+			} else {
+				_, err = e.conn.Once(ctx).WithCopies(len(tc.faults)).Txn(nil, []clientv3.Op{clientv3.OpPut("a", "")}, nil)
+			}
 			if tc.err == nil {
 				require.NoError(t, err)
 			} else {
 				require.ErrorContains(t, err, tc.err.Error())
 				require.Equal(t, name == "all are refused", etcd.Refused(err))
 			}
-			require.InDelta(t, tc.at, e.now(), float64(100*time.Millisecond))
-			require.Len(t, e.c.Calls(fakeetcd.Txn), len(tc.faults))
+			require.InDelta(t, tc.at, e.now(), float64(time.Millisecond))
+			require.Len(t, slices.Concat(e.c.Calls(fakeetcd.Get), e.c.Calls(fakeetcd.Txn)), max(tc.hedged, len(tc.faults)))
 			synctest.Wait()
 		})
 	}
@@ -109,39 +123,6 @@ func TestTxn_onlyCompares(t *testing.T) {
 			require.NotEmpty(t, txn.Failure)
 		}
 	})
-}
-
-// A hedged request sends each further copy only while none is answered, and does not end the first one.
-func TestSend_beside(t *testing.T) {
-	const pause = 100 * time.Millisecond
-	hangs := fakeetcd.Fault{Lose: fakeetcd.Request}
-	for name, tc := range map[string]struct {
-		faults []fakeetcd.Fault
-		at     time.Duration
-		sent   int
-		fails  bool
-	}{
-		"the first answers":           {nil, 0, 1, false},
-		"the first answers late":      {[]fakeetcd.Fault{{After: 250 * time.Millisecond}, hangs, hangs}, 250 * time.Millisecond, 3, false},
-		"the second answers":          {[]fakeetcd.Fault{hangs}, pause, 2, false},
-		"the third answers":           {[]fakeetcd.Fault{hangs, hangs}, 2 * pause, 3, false},
-		"the first fails":             {[]fakeetcd.Fault{{Err: fakeetcd.ErrUnavailable}}, 0, 1, true},
-		"one hangs, the second fails": {[]fakeetcd.Fault{hangs, {Err: fakeetcd.ErrUnavailable}}, 2 * pause, 3, false},
-		"none answers":                {[]fakeetcd.Fault{hangs, hangs, hangs}, time.Second, 3, true},
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			for _, f := range tc.faults {
-				f.Times = 1
-				e.c.Inject(fakeetcd.Get, f)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			_, err := e.conn.Once(ctx).Beside(pause).Get("a")
-			require.Equal(t, tc.fails, err != nil, "%v", err)
-			require.Equal(t, tc.at, e.now())
-			require.Len(t, e.c.Calls(fakeetcd.Get), tc.sent)
-		})
-	}
 }
 
 func TestBackoff_bounds(t *testing.T) {
