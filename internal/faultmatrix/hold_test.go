@@ -238,12 +238,9 @@ func (r *hold) checkRelease(err error) {
 	case err == nil && there:
 		w.fail("%s: released without an error, but the key exists", r.key)
 	case err == nil:
-	case errors.Is(err, lease.ErrLost) && (disturbed || wasLost):
-		// check compares the loss with the history.
-	case errors.Is(err, lease.ErrLost) && w.fault.class == outage && r.a == w.subject:
-		// The lease was lost before the server had confirmed.
-	case errors.Is(err, lease.ErrClosed):
-		// The session was closed before the server had confirmed.
+	case errors.Is(err, lease.ErrLost) && (disturbed || wasLost): // check compares the loss with the history
+	case errors.Is(err, lease.ErrLost) && w.fault.class == outage && r.a == w.subject: // before the server had confirmed
+	case errors.Is(err, lease.ErrClosed): // before the server had confirmed
 	case errors.Is(err, lease.ErrLost):
 		w.fail("%s: release reports a loss, but it was not lost: %v", r.key, err)
 	case wasLost:

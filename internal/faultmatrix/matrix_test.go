@@ -88,7 +88,8 @@ func TestMatrix(t *testing.T) {
 func play(t *testing.T, f fault, scenario func(*world, *actor), kind string, nth int) (w *world) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w = newWorld(t, f)
+		w = &world{t: t, srv: fakeetcd.New(), fault: f, seen: make(map[string]int)}
+		t.Cleanup(w.srv.Close)
 		// Renewals keep the clock of the bubble running, so a case that hangs is not detected as a deadlock.
 		defer time.AfterFunc(time.Hour, func() { panic("the case hangs: " + t.Name()) }).Stop()
 		w.subject = w.actor()

@@ -58,13 +58,6 @@ type actor struct {
 	end   context.CancelCauseFunc
 }
 
-func newWorld(t *testing.T, f fault) *world {
-	t.Helper()
-	w := &world{t: t, srv: fakeetcd.New(), fault: f, seen: make(map[string]int)}
-	t.Cleanup(w.srv.Close)
-	return w
-}
-
 // aim makes the fault hit the nth request of that kind.
 func (w *world) aim(kind string, nth int) {
 	match := func(call fakeetcd.Call) bool {
