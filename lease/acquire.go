@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/internal/scope"
@@ -30,6 +33,12 @@ import (
 // if somebody asked this acquisition to release just before it got the lock.
 func (s *Session) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return s.acquire(ctx, name, opts, mode{kind: KindLock})
+}
+
+// TryLock takes the lock called name if nobody holds it or waits for it. Otherwise it returns at once a [*LockedError],
+// which matches [ErrLocked] and names the holder. Other errors are those of [Session.Lock].
+func (s *Session) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return s.acquire(ctx, name, opts, mode{kind: KindLock, try: true})
 }
 
 // mode is what distinguishes the kinds of acquisition.
@@ -174,6 +183,60 @@ func (c *contender) enterAndWait(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// tryEnter enters only if all queues, of one name or of a set, are empty.
+func (c *contender) tryEnter(ctx context.Context) error {
+	if c.ahead != nil {
+		return c.findHolder(ctx)
+	}
+	var holders []*mvccpb.KeyValue
+	err := c.enterBy(ctx, func(a *etcd.Attempt, set []queue.Entry) (err error) {
+		holders, err = c.g.queue.TryEnterAll(a, set, c.owner)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var locked []error
+	for i, part := range c.all() {
+		if holders[i] != nil {
+			locked = append(locked, part.lockedBy(holders[i]))
+		}
+	}
+	if c.with != nil && c.with[0].shared { // a tree, whose node comes before those above it
+		slices.Reverse(locked)
+	}
+	if len(locked) == 1 {
+		return locked[0]
+	}
+	return errors.Join(locked...)
+}
+
+// findHolder returns the error of TryLock when another acquisition of this session is ahead.
+func (c *contender) findHolder(ctx context.Context) error {
+	var holder *mvccpb.KeyValue
+	_, err := c.g.while(ctx, func(a *etcd.Attempt) (err error) {
+		holder, err = c.g.queue.Owner(a, c.g.s.opts.Prefix+c.name+"/")
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case holder != nil:
+		return c.lockedBy(holder)
+	}
+	return &LockedError{Name: c.name, Owner: c.ahead.owner} // the acquisition ahead has not entered etcd's queue yet
+}
+
+func (c *contender) lockedBy(holder *mvccpb.KeyValue) error {
+	token, _ := fence.NewToken(c.g.s.opts.Era, holder.CreateRevision) // 0 if the revision is out of the range of tokens
+	return &LockedError{Name: nodeName(c.name), Owner: ownerIn(holder), Key: clip.To(string(holder.Key), maxKey), Token: token}
+}
+
+// ownerIn returns the text for people in a contender's key.
+func ownerIn(kv *mvccpb.KeyValue) string {
+	return clip.To(queue.Text(kv), maxOwner)
 }
 
 func (c *contender) await(ctx context.Context, ahead queue.Ahead) error {

@@ -259,6 +259,21 @@ func (r *renewals) leaveBeside() {
 	clear(r.beside)
 }
 
+// probe finds out whether the session's watches have fallen silent. On a member that is cut off they do so without an
+// error, and one that lags is behind what was known at the last probe. Renewals do not show that: they have a stream of
+// their own, perhaps to another endpoint. Only renew calls probe.
+func (g *grant) probe() {
+	key, ever := g.anyKey()
+	if !ever {
+		return
+	}
+	least := g.probed
+	g.probed = g.s.revisions.Highest()
+	g.once(&g.probing, func(ctx context.Context) {
+		g.s.conn.Streams(g.queue.Bound).Probe(ctx, g.s.conn.Client, key, g.ttl/2, least)
+	})
+}
+
 // third is a third of the TTL. A margin is at most that, so that one lost renewal leaves time for another.
 func (g *grant) third() time.Duration { return g.ttl / 3 }
 

@@ -80,6 +80,10 @@ var leaseMutants = table{
 			"c.entry.Entry, c.late = set[i], c.late || late{+ && false+}",
 			killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
 		},
+		"TryLock: reads the holder without the session's prefix": {
+			`c.[-g.s.opts.Prefix+c.-]name+"/"`,
+			killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "the holder", l.Key(), l.Token())`},
+		},
 	},
 	"lease/turn.go": {
 		"a TryLock that fails hands its key on, though a late request may still delete it": {
@@ -123,14 +127,18 @@ var leaseMutants = table{
 			killer{"integration/scenario/security", "TestSession_idleLeaseIsAttacked", `require.False(t, seen[int64(id)>>16], "IDs are near each other")`},
 		},
 	},
-	"lease/treelock.go": {
+	"lease/kinds.go": {
 		"a tree lock holds the nodes above exclusively": {
 			"mode{kind: [-KindTreeLock-]{+KindLockSet+},",
 			killer{inLease, "TestKinds_random", `require.`},
 		},
 		"a tree lock holds its own node only, none above": {
-			"s.obtainAll(ctx, names{+[:1]+}, mode",
+			"s.obtainAll(ctx, names{+[:1]+}, mode{kind: KindTreeLock",
 			killer{inLease, "TestKinds_random", `require.`},
+		},
+		"a set does not notice that its second key is gone": {
+			"other.entry.Ended = [-other.keyEnded-]{+func(queue.End) {}+}",
+			killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Equal(t, keys[i], lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)`},
 		},
 	},
 	"internal/queue/slots.go": {
@@ -161,7 +169,7 @@ var leaseMutants = table{
 			killer{inLease, "TestKeys_random", `require.`},
 		},
 	},
-	"lease/unlock.go": {
+	"lease/lock.go": {
 		"Unlock of a set takes a key that others deleted for deleted by itself": {
 			"(late || p.late)[- && len(missing) == len(set)-]",
 			killer{inLease, "TestLockSet_Unlock_aKeyIsMissing/request_repeated", `require.Equal(t, key, lossOf(t, err, lease.ReasonKeyDeleted).Key)`},
@@ -182,11 +190,17 @@ var leaseMutants = table{
 			"\t{+defer +}l.end(ErrUnlocked)\n",
 			killer{inLease, "TestLock_Unlock_endsTheContextFirst", `require.Zero(t, receive(t, end))`},
 		},
-	},
-	"lease/lockset.go": {
-		"a set does not notice that its second key is gone": {
-			"other.entry.Ended = [-other.keyEnded-]{+func(queue.End) {}+}",
-			killer{inLease, "TestKinds_loseAKey/lock_set_b,a_noticed_true", `require.Equal(t, keys[i], lossOf(t, context.Cause(l.Context()), lease.ReasonKeyDeleted).Key)`},
+		"Err does not check the clock": {
+			"[-l.g.checkDeadline()\n\t-]return context.Cause(l.life)",
+			killer{inLease, "TestLock_Err_looksAtTheClock", `requireLost(t, l.Err(), lease.ReasonDeadlinePassed)`},
+		},
+		"Do releases before the function has returned": {
+			"{+defer context.AfterFunc(work, func() { _ = l.finish(ctx) })()\n\t+}return fn(work, l.Token())",
+			killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
+		},
+		"Do's release ends with the caller's context": {
+			"context.WithTimeout([-context.WithoutCancel(ctx)-]{+ctx+}, releaseBound",
+			killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.EqualError(t, err, errMine.Error()+tc.want)`},
 		},
 	},
 	"lease/hooks.go": {
@@ -198,8 +212,6 @@ var leaseMutants = table{
 			"case <-l.{+life.Done():\n\t\t\t\t\treturn\n\t\t\t\tcase <-l.+}g.handles.Done():",
 			killer{inLease, "TestHooks_afterTheLongestHold", `require.ElementsMatch(t, []string{`},
 		},
-	},
-	"lease/joinhooks.go": {
 		"JoinHooks: the second does not get the context of the first": {
 			"g.AcquireStart([-first-]{+ctx+}, a)",
 			killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
@@ -209,13 +221,11 @@ var leaseMutants = table{
 			killer{inLease, "TestJoinHooks", `require.Equal(t, want, h.take())`},
 		},
 	},
-	"lease/deadline.go": {
+	"lease/grant.go": {
 		"the deadline is checked once a second": {
 			"return [-left-]{+time.Second+}\n",
 			killer{inLease, "TestLock_endsAtTheDeadline/TTL_5s", `require.Equal(t, tc.want, receive(t, end))`},
 		},
-	},
-	"lease/grant.go": {
 		"a handle is live at the deadline itself": {
 			"if !lost && left [-<=-]{+<+} 0 {",
 			killer{inLease, "TestLock_endsAtTheDeadline/never_renewed", `require.Equal(t, tc.want, receive(t, end))`},
@@ -239,22 +249,6 @@ var leaseMutants = table{
 			killer{inLease, "TestHeal_callerGivesUpAsTheLeaseComes", `require.NoError(t, err, "nobody stands ahead")`},
 		},
 	},
-	"lease/lock.go": {
-		"Err does not check the clock": {
-			"[-l.g.checkDeadline()\n\t-]return context.Cause(l.life)",
-			killer{inLease, "TestLock_Err_looksAtTheClock", `requireLost(t, l.Err(), lease.ReasonDeadlinePassed)`},
-		},
-	},
-	"lease/do.go": {
-		"Do releases before the function has returned": {
-			"{+defer context.AfterFunc(work, func() { _ = l.finish(ctx) })()\n\t+}return fn(work, l.Token())",
-			killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.Equal(t, !tc.lost, len(e.keys("a")) == 1, "not under running work")`},
-		},
-		"Do's release ends with the caller's context": {
-			"context.WithTimeout([-context.WithoutCancel(ctx)-]{+ctx+}, releaseBound",
-			killer{inLease, "TestSession_Do_endsEarly/cancelled_by_the_caller", `require.EqualError(t, err, errMine.Error()+tc.want)`},
-		},
-	},
 	"lease/reaper.go": {
 		"reaper: does nothing": {
 			"r.running = r.g.s.spawn([-r.run-]{+func(context.Context) {}+})",
@@ -267,12 +261,6 @@ var leaseMutants = table{
 		"reaper: deletes without a comparison": {
 			"OpTxn([]clientv3.Cmp{ours}{+[:0]+}, []",
 			killer{inLease, "TestReaper_deletesNobodyElsesKey", `require.Equal(t, []string{key}, e.keys("a"))`},
-		},
-	},
-	"lease/trylock.go": {
-		"TryLock: reads the holder without the session's prefix": {
-			`c.[-g.s.opts.Prefix+c.-]name+"/"`,
-			killer{inLease, "TestTurns_tryLock", `e.requireLocked(t, "the holder", l.Key(), l.Token())`},
 		},
 	},
 	"internal/etcd/attempt.go": {

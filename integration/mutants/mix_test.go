@@ -20,7 +20,7 @@ var plants = []mutant{
 	{"the deadline is counted from the answer, without a margin", "lease/grant.go", "return g.ttl - g.[-margin - g.-]s.clock.Since(g.sent)", byMix},
 	{"the deadline is counted from the answer, without a margin", "lease/grant.go", "\t\tg.sent = [-sent-]{+g.s.clock.Now()+}\n", byMix},
 	// The renewal loop checks the deadline too, so that check is removed.
-	{"the deadline's timer is a second late", "lease/deadline.go", "look.Reset(g.untilLook(){+ + time.Second+})", byMix},
+	{"the deadline's timer is a second late", "lease/grant.go", "look.Reset(g.untilLook(){+ + time.Second+})", byMix},
 	{"the deadline's timer is a second late", "lease/renew.go", "if [-!g.checkDeadline()-]{+g.remaining() < -time.Second+} {", byMix},
 	{"a late renewal revives a handle", "lease/grant.go", "\t[-if !g.checkDeadline() {\n\t\treturn\n\t}\n\t-]g.mu.Lock()\n\tif sent.Later", byMix},
 	{
@@ -30,7 +30,7 @@ var plants = []mutant{
 	},
 	{"a key is deleted without a check of its owner", "internal/queue/enter.go", "[-If: []clientv3.Cmp{e.Held()}, -]Then: []*pb.RequestOp{e.delete()}", byMix},
 	{"a key is handed over without a check of its owner", "internal/queue/enter.go", "txn.[-If, txn.Then = append(txn.If, leaving.Held()),-]{+Then =+} append(txn.Then, leaving.delete())", byMix},
-	{"Do releases before its function has returned", "lease/do.go", "\tdefer done()\n{+\tdefer context.AfterFunc(ctx, func() { _ = l.finish(ctx) })()\n+}", byMix},
+	{"Do releases before its function has returned", "lease/lock.go", "\tdefer done()\n{+\tdefer context.AfterFunc(ctx, func() { _ = l.finish(ctx) })()\n+}", byMix},
 	// Flat transactions have no plant: there all comparisons hold, and what a transaction reads is read again before it is
 	// used.
 	{"one of 200 transactions in a shared commit gets the result of its neighbour", "internal/etcd/lane.go", "\t\t\tResponses: nested.Responses,\n\t\t}\n{+\t\tif i > 0 && !results[i].Succeeded && results[i-1].Succeeded && len(results[i].Responses) == len(results[i-1].Responses) && (resp.Header.Revision+int64(i))%200 == 0 {\n\t\t\tresults[i] = results[i-1]\n\t\t}\n+}\t}\n", byMix},
@@ -47,7 +47,7 @@ var plants = []mutant{
 	{"a node of a tree does not wait for the nodes above", "lease/acquire.go", "if ahead[i].None {+|| part.shared +}{", byMix},
 	{"there is one slot more than permits", "lease/permit.go", "free := rand.IntN(s.of{+ + 1+})", byMix},
 	{"a permit is taken ahead of those who wait for one", "internal/queue/slots.go", "[]clientv3.Cmp{[-turnstile.empty(), -]e.empty()}", byMix},
-	{"Unlock deletes the key before the context ends", "lease/unlock.go", "\t{+defer +}l.end(ErrUnlocked)\n", byMix},
+	{"Unlock deletes the key before the context ends", "lease/lock.go", "\t{+defer +}l.end(ErrUnlocked)\n", byMix},
 	{"a third of the deletions of a holder's own keys is ignored", "internal/queue/guard.go", "case gone, ev.Kv.ModRevision <= e.Rev{+, ev.Kv.ModRevision%3 == 0+}:", byMix},
 	{"a third of the deletions that a waiter waits for is ignored", "internal/queue/await.go", "case ev.Kv.ModRevision <= rev{+, ev.Kv.ModRevision%3 == 0+}:", byMix},
 	{"an observer drops one event of a hundred", "election/hub.go", "case rev <= h.rev{+ || time.Now().UnixNano()/64%100 == 0+}:", byMix},
