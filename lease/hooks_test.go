@@ -217,6 +217,25 @@ func TestHooks_ofTheLease(t *testing.T) {
 	})
 }
 
+// stuck is a log handler that does not return before release is closed.
+type stuck struct {
+	slog.Handler
+
+	release chan struct{}
+}
+
+// Enabled implements [slog.Handler].
+func (h stuck) Enabled(context.Context, slog.Level) bool {
+	<-h.release
+	return true
+}
+
+// WithAttrs implements [slog.Handler].
+func (h stuck) WithAttrs([]slog.Attr) slog.Handler {
+	<-h.release
+	return h
+}
+
 // A hook or a log handler that does not return blocks its own caller, and nothing else. Close leaves nothing running but
 // that.
 func TestHooks_thatBlock(t *testing.T) {
