@@ -92,38 +92,24 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 			}
 			synctest.Wait()
 			require.Equal(t, 1, strings.Count(log.String(), "raise the era"))
-			// No other session of the process issues a lower token either, unless its era is higher.
+			// No other session of the process issues a lower token either, unless its era is higher, or the revisions are above
+			// all that were seen before.
 			require.ErrorIs(t, second(lease.NewSession(t.Context(), e.c.Client, lease.Options{})), lease.ErrRestored)
+			for _, era := range []uint16{1, 0} {
+				next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: era})
+				require.NoError(t, err)
+				again, err := next.Lock(t.Context(), "again")
+				require.NoError(t, err)
+				require.Greater(t, again.Token(), l.Token())
+				require.NoError(t, next.Close(t.Context()))
+				for range 40 {
+					e.srv.Put("other", "")
+				}
+				require.ErrorIs(t, second(e.s.TryLock(t.Context(), "n")), lease.ErrRestored, "the end of a session is final")
+			}
 			require.NoError(t, e.s.Close(t.Context()))
-			next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{Era: 1})
-			require.NoError(t, err)
-			again, err := next.Lock(t.Context(), "n")
-			require.NoError(t, err)
-			require.Greater(t, again.Token(), l.Token())
-			require.NoError(t, next.Close(t.Context()))
 		})
 	}
-}
-
-// Once the revisions are above all that were seen before, so are the tokens.
-func TestNewSession_afterRevisionsHaveCaughtUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e, r := startRestored(t, lease.Options{})
-		l := e.lock(t, "n")
-		r.back.Store(40)
-		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored)
-		for range 40 {
-			e.srv.Put("other", "")
-		}
-		require.ErrorIs(t, second(e.s.Lock(t.Context(), "other")), lease.ErrRestored, "the end of a session is final")
-		require.NoError(t, e.s.Close(t.Context()))
-		next, err := lease.NewSession(t.Context(), e.c.Client, lease.Options{})
-		require.NoError(t, err)
-		again, err := next.Lock(t.Context(), "n")
-		require.NoError(t, err)
-		require.Greater(t, again.Token(), l.Token())
-		require.NoError(t, next.Close(t.Context()))
-	})
 }
 
 // An answer that others have overtaken carries a lower revision than theirs. It is compared with the highest revision
