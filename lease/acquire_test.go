@@ -22,27 +22,27 @@ import (
 
 // A caller whose context has ended gets no lock, not even a free one, and leaves no key.
 func TestSession_Lock_contextEnds(t *testing.T) {
-	for name, when := range map[string]time.Duration{
-		"before":                   0,
-		"while the server answers": time.Second / 2,
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
+	for name, end := range map[string]func(e *env, cancel func()){
+		"before": func(_ *env, cancel func()) { cancel() },
+		"while the server answers": func(e *env, cancel func()) {
 			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
-			ctx, cancel := context.WithCancelCause(t.Context())
-			if when == 0 {
-				cancel(errMine)
-			}
-			time.AfterFunc(when, func() { cancel(errMine) })
-			_, err := e.s.Lock(ctx, "a")
-			require.ErrorIs(t, err, errMine)
-			require.ErrorContains(t, err, `lease: lock "a":`)
-			require.NotErrorIs(t, err, lease.ErrLost)
-			synctest.Wait()
-			require.Empty(t, e.keys(""))
-			if when == 0 {
-				require.Empty(t, e.c.Calls(fakeetcd.Txn))
-			}
-		})
+			time.AfterFunc(time.Second/2, cancel)
+		},
+		"after the answer": func(e *env, cancel func()) { e.c.EditAnswers(func(fakeetcd.Method, any) { cancel() }) },
+	} {
+		for how, take := range takes {
+			bubbleOf(t, how+" "+name, func(t *testing.T, e *env) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				end(e, func() { cancel(errMine) })
+				_, err := take(e.s, ctx, "a")
+				require.ErrorIs(t, err, errMine)
+				require.ErrorContains(t, err, `lease: lock "a":`)
+				require.NotErrorIs(t, err, lease.ErrLost)
+				synctest.Wait()
+				require.Empty(t, e.keys(""))
+				require.Equal(t, name == "before", len(e.c.Calls(fakeetcd.Txn)) == 0)
+			})
+		}
 	}
 }
 
@@ -61,19 +61,6 @@ func TestSession_Lock_contextEndsWithAnErrorOfEtcd(t *testing.T) {
 			require.ErrorIs(t, err, cause)
 			require.NotContains(t, err.Error(), "it takes permission")
 			requireLive(t, l)
-		}
-	})
-}
-
-// The context ends between the answer and the return.
-func TestSession_Lock_contextEndsAfterTheAnswer(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			e.c.EditAnswers(func(fakeetcd.Method, any) { cancel(errMine) })
-			require.ErrorIs(t, second(take(ctx, "a")), errMine)
-			synctest.Wait()
-			require.Empty(t, e.keys(""))
 		}
 	})
 }
@@ -100,8 +87,8 @@ func TestSession_Lock_revisionBeyondTheToken(t *testing.T) {
 func TestSession_Lock_refused(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied})
-		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
-			_, err := take(t.Context(), "a")
+		for _, take := range takes {
+			_, err := take(e.s, t.Context(), "a")
 			require.ErrorContains(t, err, "permission denied")
 			require.ErrorContains(t, err, `permission to read and write the keys with the prefix "a/")`)
 		}

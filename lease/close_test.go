@@ -38,8 +38,8 @@ func TestSession_Close_endsEverything(t *testing.T) {
 		require.ErrorIs(t, held.Unlock(t.Context()), lease.ErrUnlocked)
 
 		n := len(e.c.Calls(fakeetcd.Any))
-		for _, take := range []func(context.Context, string, ...lease.LockOption) (*lease.Lock, error){e.s.Lock, e.s.TryLock} {
-			_, err := take(t.Context(), "c")
+		for _, take := range takes {
+			_, err := take(e.s, t.Context(), "c")
 			require.ErrorIs(t, err, lease.ErrClosed)
 			require.ErrorContains(t, err, `lock "c"`)
 		}

@@ -150,6 +150,11 @@ func inBackground[L any](e *env, take func() (L, error)) <-chan outcome[L] {
 	return got
 }
 
+// takes are the two ways to take a lock.
+var takes = map[string]func(*lease.Session, context.Context, string, ...lease.LockOption) (*lease.Lock, error){
+	"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
+}
+
 func (e *env) wait(ctx context.Context, name string, opts ...lease.LockOption) <-chan acquired {
 	return begin(e, func() (*lease.Lock, error) { return e.s.Lock(ctx, name, opts...) })
 }

@@ -40,9 +40,7 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 		"later":            {7 * time.Second, time.Second + looks[4]},
 		"after 15 minutes": {15*time.Minute + 5*time.Second, time.Second + looks[8]},
 	} {
-		for how, take := range map[string]func(*lease.Session, context.Context, string, ...lease.LockOption) (*lease.Lock, error){
-			"Lock": (*lease.Session).Lock, "TryLock": (*lease.Session).TryLock,
-		} {
+		for how, take := range takes {
 			bubbleOf(t, how+" "+name, func(t *testing.T, e *env) {
 				other := e.join(t)
 				e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: tc.arrives, Late: true})

@@ -74,11 +74,11 @@ var leaseMutants = table{
 		},
 		"Lock does not check the caller's context after the wait": {
 			"switch {\n\tcase [-ctx.Err() != nil:\n\t\treturn nil, context.Cause(ctx)\n\tcase -]c.life",
-			killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.ErrorIs(t, second(take(ctx, "a")), errMine)`},
+			killer{inLease, "TestSession_Lock_contextEnds/Lock_after_the_answer", `require.ErrorIs(t, err, errMine)`},
 		},
 		"an acquisition whose answer was lost is not cleaned up": {
 			"c.entry.Entry, c.late = set[i], c.late || late{+ && false+}",
-			killer{inLease, "TestSession_Lock_contextEnds/while_the_server_answers", `require.Empty(t, e.keys(""))`},
+			killer{inLease, "TestSession_Lock_contextEnds/Lock_while_the_server_answers", `require.Empty(t, e.keys(""))`},
 		},
 		"TryLock: reads the holder without the session's prefix": {
 			`c.[-g.s.opts.Prefix+c.-]name+"/"`,
@@ -252,7 +252,7 @@ var leaseMutants = table{
 	"lease/reaper.go": {
 		"reaper: does nothing": {
 			"r.running = r.g.s.spawn([-r.run-]{+func(context.Context) {}+})",
-			killer{inLease, "TestSession_Lock_contextEndsAfterTheAnswer", `require.Empty(t, e.keys(""))`},
+			killer{inLease, "TestSession_Lock_contextEnds/TryLock_after_the_answer", `require.Empty(t, e.keys(""))`},
 		},
 		"reaper: looks only once for a key that may still arrive": {
 			"case o.late && now.[-Before-]{+After+}(end):",
