@@ -96,6 +96,10 @@ func TestSession_Lock_refused(t *testing.T) {
 		require.ErrorContains(t, second(e.s.LockTree(t.Context(), "d/e")), `with the prefix "d/")`)
 		e.at(time.Minute)
 		require.Len(t, e.c.Calls(fakeetcd.Txn), 4)
+		e.c.Reset()
+		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
+		require.ErrorContains(t, second(e.s.LockAll(t.Context(), "b", "c")),
+			`lease: lock ["b" "c"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
 	})
 }
 

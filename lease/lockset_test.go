@@ -120,14 +120,6 @@ func TestSession_LockAll_losesAKeyWhileItWaits(t *testing.T) {
 	}
 }
 
-func TestSession_LockAll_serverTakesFewerOperations(t *testing.T) {
-	bubble(t, func(t *testing.T, e *env) {
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
-		_, err := e.s.LockAll(t.Context(), "a", "b")
-		require.ErrorContains(t, err, `lease: lock ["a" "b"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
-	})
-}
-
 // Sets of random names in random orders are all served, one at a time and in the order of their revisions for each name.
 func TestSession_LockAll_neverDeadlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
