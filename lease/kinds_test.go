@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/leasefence/leasefence/internal/fakeetcd"
 	"github.com/leasefence/leasefence/lease"
@@ -155,6 +157,32 @@ func TestKinds_loseAKey(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The first request is stuck, and the retry finds somebody else's key. When that is gone and the request arrives after
+// all, its keys are deleted.
+func TestKinds_lateRequestOfAKeyThatWasTaken(t *testing.T) {
+	for name, kind := range kinds {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
+			var key string
+			release := make(chan struct{})
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Late: true, Until: release, Match: func(call fakeetcd.Call) bool {
+				for _, op := range call.Request.(*pb.TxnRequest).Success {
+					key = cmp.Or(key, string(op.GetRequestPut().GetKey()))
+				}
+				return key != ""
+			}})
+			done := later(func() error { return kind.do(t.Context(), e.s, func() {}) })
+			synctest.Wait()
+			e.srv.Put(key, "by hand")
+			e.at(30 * time.Second)
+			require.True(t, e.srv.Delete(key))
+			require.NoError(t, receive(t, done))
+			close(release)
+			e.at(time.Hour)
+			require.Empty(t, e.keys(""))
+		})
 	}
 }
 

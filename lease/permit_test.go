@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,45 +138,6 @@ func TestSession_Permit_besideNestedNames(t *testing.T) {
 		require.NoError(t, tree.Unlock(t.Context()))
 		require.NoError(t, receive(t, waits).err)
 	})
-}
-
-// The first request is stuck, and the retry finds somebody else's key. When that is gone and the request arrives after
-// all, its key is deleted.
-func TestSession_lateRequestOfAKeyThatWasTaken(t *testing.T) {
-	for name, take := range map[string]func(ctx context.Context, e *env) (func(context.Context) error, error){
-		"Permit": func(ctx context.Context, e *env) (func(context.Context) error, error) {
-			p, err := e.s.Permit(ctx, "a", 1)
-			return p.Unlock, err
-		},
-		"Lock": func(ctx context.Context, e *env) (func(context.Context) error, error) {
-			l, err := e.s.Lock(ctx, "a")
-			return l.Unlock, err
-		},
-	} {
-		bubbleOf(t, name, func(t *testing.T, e *env) {
-			var key string
-			release := make(chan struct{})
-			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Late: true, Until: release, Match: func(c fakeetcd.Call) bool {
-				if !writes(c) {
-					return false
-				}
-				key = string(c.Request.(*pb.TxnRequest).Success[0].GetRequestPut().Key)
-				return true
-			}})
-			got := later(func() error {
-				unlock, err := take(t.Context(), e)
-				return errors.Join(err, unlock(t.Context()))
-			})
-			synctest.Wait()
-			e.srv.Put(key, "by hand")
-			e.at(30 * time.Second)
-			require.True(t, e.srv.Delete(key))
-			require.NoError(t, receive(t, got))
-			close(release)
-			e.at(time.Hour)
-			require.Empty(t, e.keys(""))
-		})
-	}
 }
 
 // A slot held by any other key is out of service. The error names a real holder nevertheless, also if the number is

@@ -54,7 +54,7 @@ var leaseMutants = table{
 		},
 		"a key that was another's is not cleaned up, though our own late request may still arrive": {
 			"if c.[-late-]{+entry.Disowned+} || c.entry.Rev != 0 {",
-			killer{inLease, "TestSession_lateRequestOfAKeyThatWasTaken/Permit", `require.Empty(t, e.keys(""))`},
+			killer{inLease, "TestKinds_lateRequestOfAKeyThatWasTaken/permit_a", `require.Empty(t, e.keys(""))`},
 		},
 		"a key that could not be left is not cleaned up": {
 			"c.late || late[- || set[i].Disowned-]",
