@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,22 +225,6 @@ func TestLock_deadlineIsTheReasonAlsoAfterTheLongestHold(t *testing.T) {
 	})
 }
 
-// A short suspension moves the deadline closer. The renewal that became due meanwhile is sent as soon as the session
-// checks the clocks, so the lock is not lost.
-func TestSession_shortSuspensionCostsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host, e, l := startOnHost(t, false)
-		e.at(third - time.Second)
-		host.Suspend(15 * time.Second)
-		require.Equal(t, e.began.Add(usable-15*time.Second), e.s.Status().Deadline)
-		e.at(third)
-		require.Equal(t, []time.Duration{third - 500*time.Millisecond}, e.sent(fakeetcd.KeepAliveOnce))
-		require.Equal(t, e.began.Add(third-500*time.Millisecond+usable), e.s.Status().Deadline)
-		e.at(ttl)
-		requireLive(t, l)
-	})
-}
-
 // Timers stop with the host. After a suspension past the deadline the handle ends as soon as the session checks the
 // clocks: each half second, or when a renewal is due, which is not sent, or when an answer comes, which revives nothing.
 func TestLock_endsSoonAfterASuspension(t *testing.T) {
@@ -291,18 +276,24 @@ func TestLock_endsOnWakingUp(t *testing.T) {
 	}
 }
 
-// A renewal that became due during a suspension is sent on waking up, while the lease is still valid.
+// A renewal that became due during a suspension is sent while the lease is still valid: on waking up if the host has an
+// alarm, and otherwise as soon as the session checks the clocks.
 func TestSession_renewsOnWakingUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		host, e, l := startOnHost(t, true)
-		e.at(time.Second)
-		host.Suspend(usable - time.Second - 1)
-		synctest.Wait()
-		require.Equal(t, []time.Duration{time.Second}, e.sent(fakeetcd.KeepAliveOnce))
-		require.Equal(t, time.Now().Add(usable), e.s.Status().Deadline)
-		e.at(ttl)
-		requireLive(t, l)
-	})
+	for alarm, row := range map[bool]struct{ at, sleep, sent time.Duration }{
+		true:  {at: time.Second, sleep: usable - time.Second - 1, sent: time.Second},
+		false: {at: third - time.Second, sleep: 15 * time.Second, sent: third - 500*time.Millisecond},
+	} {
+		inBubble(t, fmt.Sprint("alarm ", alarm), func(t *testing.T) {
+			host, e, l := startOnHost(t, alarm)
+			e.at(row.at)
+			host.Suspend(row.sleep)
+			e.at(row.sent)
+			require.Equal(t, []time.Duration{row.sent}, e.sent(fakeetcd.KeepAliveOnce))
+			require.Equal(t, e.began.Add(row.sent+usable), e.s.Status().Deadline)
+			e.at(ttl)
+			requireLive(t, l)
+		})
+	}
 }
 
 // With an alarm, the session does not check the clocks while nothing happens.
