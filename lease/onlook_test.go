@@ -133,37 +133,26 @@ func TestWatch_leavesASilentStream(t *testing.T) {
 	})
 }
 
-// refusing is a Watcher that refuses each watch of a single key, and counts the others.
-type refusing struct {
-	clientv3.Watcher
-
-	ranges atomic.Int32
-}
-
-func (r *refusing) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
-	if op := clientv3.OpGet(key, opts...); len(op.RangeBytes()) > 0 {
-		r.ranges.Add(1)
-		return r.Watcher.Watch(ctx, key, opts...)
-	}
-	refused := make(chan clientv3.WatchResponse, 1)
-	refused <- clientv3.WatchResponse{Created: true, Canceled: true}
-	return refused
-}
-
 // Once the auth token of a stream has expired, the server refuses further watches on it. A probe finds that out, and the
 // watch moves to another stream.
 func TestWatch_leavesAStreamThatRefusesWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, lease.Options{})
 		c := e.srv.NewClient(t.Context())
-		r := &refusing{Watcher: c.Watcher}
-		c.Watcher = r
+		var opened atomic.Int32
+		c.Watcher = &answeredWatches{Watcher: c.Watcher, answer: func(_ string, watch clientv3.Op) *clientv3.WatchResponse {
+			if len(watch.RangeBytes()) == 0 {
+				return refused(rpctypes.ErrInvalidAuthToken) // of a probe
+			}
+			opened.Add(1)
+			return nil
+		}}
 		o := e.onlookBy(t, c, "a")
 		o.sees(t, "|")
-		require.EqualValues(t, 1, r.ranges.Load())
+		require.EqualValues(t, 1, opened.Load())
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		require.Greater(t, r.ranges.Load(), int32(1))
+		require.Greater(t, opened.Load(), int32(1))
 		e.places(t, "first")
 		o.sees(t, "exclusive:first |")
 	})

@@ -225,13 +225,13 @@ type answeredWatches struct {
 	clientv3.Watcher
 
 	mu     sync.Mutex // held during answer
-	answer func(stream, key string) *clientv3.WatchResponse
+	answer func(stream string, watch clientv3.Op) *clientv3.WatchResponse
 }
 
 func (a *answeredWatches) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	a.mu.Lock()
-	answer := a.answer(fmt.Sprint(md), key)
+	answer := a.answer(fmt.Sprint(md), clientv3.OpGet(key, opts...))
 	a.mu.Unlock()
 	if answer == nil {
 		return a.Watcher.Watch(ctx, key, opts...)
@@ -247,7 +247,7 @@ func refused(err error) *clientv3.WatchResponse {
 }
 
 // waitBehind makes a session hold the lock "a" and another, with the given answers to its watches, wait for it.
-func waitBehind(t *testing.T, answer func(stream, key string) *clientv3.WatchResponse) (a, b *env, l *lease.Lock, next <-chan acquired) {
+func waitBehind(t *testing.T, answer func(string, clientv3.Op) *clientv3.WatchResponse) (a, b *env, l *lease.Lock, next <-chan acquired) {
 	t.Helper()
 	a = start(t, lease.Options{})
 	b = open(t, a.srv, lease.Options{}, func(c *fakeetcd.Client) { c.Watcher = &answeredWatches{Watcher: c.Watcher, answer: answer} })
@@ -260,7 +260,7 @@ func waitBehind(t *testing.T, answer func(stream, key string) *clientv3.WatchRes
 func TestSession_Lock_tokenOfTheWatchesExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, expired := "", false
-		a, b, _, _ := waitBehind(t, func(stream, _ string) *clientv3.WatchResponse {
+		a, b, _, _ := waitBehind(t, func(stream string, _ clientv3.Op) *clientv3.WatchResponse {
 			if first = cmp.Or(first, stream); stream == first && expired {
 				return refused(rpctypes.ErrInvalidAuthToken)
 			}
@@ -279,8 +279,8 @@ func TestSession_Lock_tokenOfTheWatchesExpires(t *testing.T) {
 func TestSession_Lock_probeIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		streams := map[string]bool{}
-		_, b, _, _ := waitBehind(t, func(stream, key string) *clientv3.WatchResponse {
-			if strings.HasPrefix(key, "forbidden/") {
+		_, b, _, _ := waitBehind(t, func(stream string, watch clientv3.Op) *clientv3.WatchResponse {
+			if strings.HasPrefix(string(watch.KeyBytes()), "forbidden/") {
 				return refused(rpctypes.ErrPermissionDenied)
 			}
 			streams[stream] = true
@@ -301,7 +301,7 @@ func TestSession_Lock_probeIsDenied(t *testing.T) {
 func TestSession_Lock_watchLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := ""
-		a, _, l, next := waitBehind(t, func(stream, _ string) *clientv3.WatchResponse {
+		a, _, l, next := waitBehind(t, func(stream string, _ clientv3.Op) *clientv3.WatchResponse {
 			if first = cmp.Or(first, stream); stream == first {
 				return &clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: 1}, Created: true}
 			}
