@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/leasefence/leasefence/fence"
@@ -72,19 +73,6 @@ func TestTurns_othersComeInBetween(t *testing.T) {
 	})
 }
 
-// crowd starts n callers that wait for the lock in no particular order.
-func (e *env) crowd(ctx context.Context, name string, n int) <-chan acquired {
-	got := make(chan acquired, n)
-	for range n {
-		go func() {
-			l, err := e.s.Lock(ctx, name)
-			got <- acquired{l, err, e.now()}
-		}()
-	}
-	synctest.Wait()
-	return got
-}
-
 // However many callers wait in a process, one of them stands in etcd's queue, and none sends requests while it waits. A
 // release takes one request.
 func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
@@ -93,7 +81,7 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 		a := start(t, lease.Options{})
 		b := a.join(t)
 		l := a.lock(t, "a")
-		got := b.crowd(t.Context(), "a", waiters)
+		waiting := b.line(t, "a", waiters)
 		require.Len(t, a.keys(""), 2)
 		a.at(time.Second)
 		require.LessOrEqual(t, len(b.c.Calls(fakeetcd.Watch)), 2)
@@ -105,8 +93,8 @@ func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
 
 		require.NoError(t, l.Unlock(t.Context()))
 		token, key := l.Token(), l.Key()
-		for i := range waiters {
-			next := granted(t, got).lock
+		for i, w := range waiting {
+			next := granted(t, w).lock
 			require.Greater(t, next.Token(), token)
 			require.NotEqual(t, key, next.Key(), "a request of the old hold must not meet the new one's key")
 			token, key = next.Token(), next.Key()
@@ -148,15 +136,7 @@ func TestSession_Lock_requestsATurn(t *testing.T) {
 				for _, e := range sessions {
 					all.Go(func() {
 						for range n {
-							l, err := e.s.Lock(t.Context(), "a")
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							time.Sleep(time.Millisecond)
-							if err := l.Unlock(t.Context()); err != nil {
-								t.Error(err)
-							}
+							assert.NoError(t, kinds["lock a"].do(t.Context(), e.s, func() { time.Sleep(time.Millisecond) }))
 						}
 					})
 				}
