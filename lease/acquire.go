@@ -147,18 +147,14 @@ func (c *contender) contend(ctx context.Context, m mode) (l *Lock, err error) {
 	return c.hold(ctx)
 }
 
-// take takes a place in etcd's queue and waits until it is the first or, if c only tries, fails unless it is.
-func (c *contender) take(ctx context.Context) error {
+// take waits for c's turn in the session, takes a place at the end of etcd's queue unless the turn came with one, and
+// waits for its turn there; if c only tries, it fails instead of waiting. Those of a set it enters at once, and then
+// waits for its turn in one after the other. Any order will do: everybody that it waits for entered before it, and
+// everybody that enters later waits for it.
+func (c *contender) take(ctx context.Context) (err error) {
 	if c.try {
 		return c.tryEnter(ctx)
 	}
-	return c.enterAndWait(ctx)
-}
-
-// enterAndWait waits for c's turn in the session, takes a place at the end of etcd's queue unless the turn came with
-// one, and waits for its turn there. Those of a set it enters at once, and then waits for its turn in one after the
-// other. Any order will do: everybody that it waits for entered before it, and everybody that enters later waits for it.
-func (c *contender) enterAndWait(ctx context.Context) (err error) {
 	var ahead []queue.Ahead
 	if c.waiter != nil {
 		if ahead, err = c.awaitTurn(ctx); err != nil {
