@@ -230,8 +230,7 @@ func (e *env) requireLocked(t *testing.T, owner, key string, token fence.Token) 
 // TryLock fails behind any caller of its own session, and names the holder, with its token in the era of the session that
 // asks. It looks for the holder below the session's prefix only.
 func TestTurns_tryLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "we", Prefix: "p/", Era: 3})
+	bubbleWith(t, lease.Options{Owner: "we", Prefix: "p/", Era: 3}, func(t *testing.T, e *env) {
 		e.join(t).lock(t, "a")
 		other := open(t, e.srv, lease.Options{Owner: "they", Prefix: "p/"})
 		l := e.lock(t, "a", lease.WithOwner("the holder"))

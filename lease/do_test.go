@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,8 +16,7 @@ import (
 type key struct{}
 
 func TestSession_Do_runsUnderTheLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "session"})
+	bubbleWith(t, lease.Options{Owner: "session"}, func(t *testing.T, e *env) {
 		ctx := context.WithValue(fence.NewContext(timeout(t, time.Minute), 99), key{}, "mine")
 		var kept context.Context
 		err := e.s.Do(ctx, "a", func(ctx context.Context, token fence.Token) error {
@@ -143,8 +141,7 @@ func TestSession_Do_panics(t *testing.T) {
 }
 
 func TestLock_longestHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "session"})
+	bubbleWith(t, lease.Options{Owner: "session"}, func(t *testing.T, e *env) {
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, After: time.Second})
 		l := e.lock(t, "a", lease.WithMaxHold(time.Minute))
 		end := e.ended(l)

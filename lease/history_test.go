@@ -174,8 +174,7 @@ func TestSession_lagIsNoRestore(t *testing.T) {
 }
 
 func TestLock_Explain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Era: 2})
+	bubbleWith(t, lease.Options{Era: 2}, func(t *testing.T, e *env) {
 		l := e.lock(t, "n")
 		own := l.Token()
 		mark := func(era uint16, rev int64) fence.Token {

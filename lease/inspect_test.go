@@ -49,8 +49,7 @@ func (e *env) put(t *testing.T, key, value string, id clientv3.LeaseID) {
 // Each contender is shown in its place, with its class and the text in its key. Nested names and planted keys are not
 // shown.
 func TestInspect_showsWhoHoldsAndWhoWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "first", TTL: 20 * time.Second})
+	bubbleWith(t, lease.Options{Owner: "first", TTL: 20 * time.Second}, func(t *testing.T, e *env) {
 		require.Equal(t, "|", shape(e.inspect(t, "a")))
 		l := e.lock(t, "a")
 		e.srv.Put("a/planted", "")
@@ -95,8 +94,7 @@ func TestInspect_readersHoldUpToTheFirstWriter(t *testing.T) {
 }
 
 func TestInspect_semaphores(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "session"})
+	bubbleWith(t, lease.Options{Owner: "session"}, func(t *testing.T, e *env) {
 		permits := map[string]*lease.Permit{}
 		for _, who := range []string{"one", "two"} {
 			p, err := e.s.TryPermit(t.Context(), "a", 2, lease.WithOwner(who))
@@ -164,8 +162,7 @@ func TestInspect_leases(t *testing.T) {
 
 // If the revision is compacted between two requests of one Inspect, it shows a later revision.
 func TestInspect_compactedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "me"})
+	bubbleWith(t, lease.Options{Owner: "me"}, func(t *testing.T, e *env) {
 		e.lock(t, "a")
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, OnRequest: func() {
 			_ = e.srv.Compact(e.srv.Put("elsewhere", ""))

@@ -254,7 +254,12 @@ var errDenied = rpctypes.ErrGRPCPermissionDenied
 // bubble runs a test in a bubble with a session of its own, which has the default options.
 func bubble(t *testing.T, test func(*testing.T, *env)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, start(t, lease.Options{})) })
+	bubbleWith(t, lease.Options{}, test)
+}
+
+func bubbleWith(t *testing.T, opts lease.Options, test func(*testing.T, *env)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, start(t, opts)) })
 }
 
 // bubbleOf is bubble for a sub-test.

@@ -20,8 +20,7 @@ import (
 )
 
 func TestSession_Lock_givesAHandle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Prefix: "jobs/", Owner: "me"})
+	bubbleWith(t, lease.Options{Prefix: "jobs/", Owner: "me"}, func(t *testing.T, e *env) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l, err := e.s.Lock(ctx, "a/b")
 		require.NoError(t, err)

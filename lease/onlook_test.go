@@ -74,8 +74,7 @@ func (e *env) places(t *testing.T, owner string) string {
 }
 
 func TestWatch_showsEveryChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "one"})
+	bubbleWith(t, lease.Options{Owner: "one"}, func(t *testing.T, e *env) {
 		o := e.onlook(t, "a")
 		o.sees(t, "|")
 		l := e.lock(t, "a")
@@ -136,8 +135,7 @@ func TestWatch_leavesASilentStream(t *testing.T) {
 // Once the auth token of a stream has expired, the server refuses further watches on it. A probe finds that out, and the
 // watch moves to another stream.
 func TestWatch_leavesAStreamThatRefusesWatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, e *env) {
 		c := e.srv.NewClient(t.Context())
 		var opened atomic.Int32
 		c.Watcher = &answeredWatches{Watcher: c.Watcher, answer: func(_ string, watch clientv3.Op) *clientv3.WatchResponse {
@@ -186,9 +184,8 @@ func TestWatch_restored(t *testing.T) {
 }
 
 func TestWatch_slowConsumer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
 		const changes = 3 * 65 // there is room for 64, so the last one finds none
-		e := start(t, lease.Options{})
 		n, last := 0, 0
 		for q, err := range lease.Watch(timeout(t, time.Hour), e.c.Client, "a") {
 			require.NoError(t, err)

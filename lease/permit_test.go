@@ -172,9 +172,8 @@ func TestSession_Permit_slotOutOfService(t *testing.T) {
 // The place in the turnstile is deleted as its owner takes a slot. Nothing was put, so nothing is left to clean up once
 // the loss is settled.
 func TestSession_Permit_placeIsLostAtTheSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, a *env) {
 		left, hooks := cleanUps()
-		a := start(t, lease.Options{})
 		b := open(t, a.srv, lease.Options{Hooks: hooks})
 		p := a.permit(t, "s", 1)
 		waiting := b.waitPermit(t.Context(), "s", 1)

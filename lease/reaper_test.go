@@ -63,9 +63,8 @@ func TestReaper_deletesWhatAppearsLate(t *testing.T) {
 
 // A look that comes early, with that for another key, does not make the next one later than four times the time so far.
 func TestReaper_looksEarlyBesideAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
 		const begun, given, delay = 10 * time.Millisecond, 10 * time.Millisecond, 95 * time.Millisecond
-		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
 		_, err := e.s.TryLock(timeout(t, given), "a") // looked for again 100 ms later
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -81,10 +80,9 @@ func TestReaper_looksEarlyBesideAnother(t *testing.T) {
 
 // A duplicate of the request to enter that arrives after Unlock enters again; the reaper deletes its key.
 func TestReaper_deletesALateDuplicateAfterUnlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
 		const arrives = 18 * time.Second
 		const unlocked = 6 * time.Second
-		e := start(t, lease.Options{})
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: arrives, Late: true})
 		l := e.lock(t, "a")
 		require.InDelta(t, attempt, e.now(), float64(25*time.Millisecond))
@@ -239,9 +237,8 @@ func TestReaper_logsSeldom(t *testing.T) {
 
 // Keys with an unknown outcome cost a handful of requests, which many of them share.
 func TestReaper_looksAreFew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubbleWith(t, lease.Options{TTL: 2 * time.Second}, func(t *testing.T, e *env) {
 		const n = 400
-		e := start(t, lease.Options{TTL: 2 * time.Second})
 		e.giveUp(t, n)
 		before := len(e.writes())
 		e.at(time.Hour)
@@ -263,9 +260,8 @@ func TestReaper_looksAreFew(t *testing.T) {
 
 // A server that takes fewer operations in a transaction than usual gets smaller ones.
 func TestReaper_learnsTheServersLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
 		const waiters, limit = 400, 16
-		e := start(t, lease.Options{})
 		other := e.join(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		got := make(chan error, waiters)

@@ -107,8 +107,7 @@ func TestRelease_asked_beforeItKnows(t *testing.T) {
 
 // The request stands in the key for people to read, behind the owner's text, and only once.
 func TestRelease_asked_isInTheKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{Owner: "me"})
+	bubbleWith(t, lease.Options{Owner: "me"}, func(t *testing.T, e *env) {
 		l := e.lock(t, "a")
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Answer, Err: fakeetcd.ErrUnavailable, Match: writes})
 		e.release(t, "a", lease.ReleaseOptions{})

@@ -106,8 +106,7 @@ func own(call fakeetcd.Call) bool { return call.Endpoint == "" }
 func TestSession_oneDeadEndpointOfThree(t *testing.T) {
 	defer lease.WithJitter()()
 	for _, dead := range []string{"1", "2", "3"} {
-		synctest.Test(t, func(t *testing.T) {
-			e := start(t, lease.Options{TTL: 2 * time.Second})
+		bubbleWith(t, lease.Options{TTL: 2 * time.Second}, func(t *testing.T, e *env) {
 			l := e.lock(t, "a")
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request, Match: func(call fakeetcd.Call) bool {
 				return own(call) || call.Endpoint == dead
@@ -234,8 +233,7 @@ func (e *env) calls() []fakeetcd.Call {
 // Sessions that are in step drift apart.
 func TestSession_renewsWithJitter(t *testing.T) {
 	defer lease.WithJitter()()
-	synctest.Test(t, func(t *testing.T) {
-		first := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, first *env) {
 		sessions := []*env{first, first.join(t), first.join(t), first.join(t)}
 		first.at(10 * ttl)
 		at := make(map[time.Duration]bool)
@@ -262,9 +260,8 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 		"no permission":     rpctypes.ErrGRPCPermissionDenied,
 		"unknown":           status.Error(codes.Unknown, "?"),
 	} {
-		inBubble(t, name, func(t *testing.T) {
+		bubbleOf(t, name, func(t *testing.T, e *env) {
 			const failing = 23 * time.Millisecond // the time that the fake takes to fail a renewal
-			e := start(t, lease.Options{})
 			l := e.lock(t, "a")
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 3, Err: err})
 			e.at(2*third + 2*patience - 1)
@@ -287,9 +284,8 @@ func TestSession_repeatsAFailedRenewal(t *testing.T) {
 
 // An answer that is late but before the deadline counts, from the send of its own request.
 func TestSession_lateAnswerCountsFromItsOwnSend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
 		const late = 9 * time.Second
-		e := start(t, lease.Options{})
 		l := e.lock(t, "a")
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: late})
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})

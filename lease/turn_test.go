@@ -59,8 +59,7 @@ func pass(t *testing.T, l *lease.Lock, waiting ...<-chan acquired) {
 
 // A session that hands over to itself does not delay others: its next caller goes to the back of etcd's queue.
 func TestTurns_othersComeInBetween(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := start(t, lease.Options{})
+	bubble(t, func(t *testing.T, a *env) {
 		b, c := a.join(t), a.join(t)
 		l := a.lock(t, "a")
 		as := a.line(t, "a", 4)
@@ -76,9 +75,8 @@ func TestTurns_othersComeInBetween(t *testing.T) {
 // However many callers wait in a process, one of them stands in etcd's queue, and none sends requests while it waits. A
 // release takes one request.
 func TestTurns_aThousandWaitersCostAsMuchAsOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, a *env) {
 		const waiters = 1000
-		a := start(t, lease.Options{})
 		b := a.join(t)
 		l := a.lock(t, "a")
 		waiting := b.line(t, "a", waiters)
@@ -233,8 +231,7 @@ func TestTurns_placeInTheQueueIsInherited(t *testing.T) {
 		heir      string
 		inherited bool
 	}{"same text": {"same", true}, "other text": {"other", false}} {
-		inBubble(t, name, func(t *testing.T) {
-			a := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, a *env) {
 			b := open(t, a.srv, lease.Options{Owner: "same"})
 			c := a.join(t)
 			l := a.lock(t, "a")
@@ -311,8 +308,7 @@ func TestTurns_holdersKeyIsOverwritten(t *testing.T) {
 // the queue, before its key is watched, or from the watch.
 func TestTurns_waitersKeyIsDeleted(t *testing.T) {
 	for name, at := range map[string]time.Duration{"before the watch": watchAfter / 2, "watched": time.Second} {
-		inBubble(t, name, func(t *testing.T) {
-			a := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, a *env) {
 			b, c := a.join(t), a.join(t)
 			l := a.lock(t, "a")
 			ahead := b.wait(t.Context(), "a")

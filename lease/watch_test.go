@@ -103,8 +103,7 @@ func TestLock_readsWhatIsNotWatched(t *testing.T) {
 // In its last second a lease has a TTL of 0, since etcd rounds down: it is not gone, and the other locks on it are
 // held.
 func TestLock_keyDeletedInTheLastSecondOfTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, lease.Options{TTL: 2 * time.Second})
+	bubbleWith(t, lease.Options{TTL: 2 * time.Second}, func(t *testing.T, e *env) {
 		l, other := e.lock(t, "a"), e.lock(t, "b")
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
 		e.at(1500 * time.Millisecond)
@@ -148,8 +147,7 @@ func TestSession_Lock_waiterLosesItsPlace(t *testing.T) {
 			e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Lose: fakeetcd.Request})
 		}, usable, lease.ReasonDeadlinePassed},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			a := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, a *env) {
 			l := a.lock(t, "a")
 			a.at(1) // a's lease is the first to expire
 			b := a.join(t)
@@ -203,8 +201,7 @@ func TestSession_waitsEndWhileTheClientReconnects(t *testing.T) {
 			return errors.Join(err, e.s.Close(context.WithoutCancel(ctx)))
 		},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			a := start(t, lease.Options{})
+		bubbleOf(t, name, func(t *testing.T, a *env) {
 			a.lock(t, "a")
 			require.NoError(t, second(a.s.Permit(t.Context(), "p", 1)))
 			b := a.join(t)
