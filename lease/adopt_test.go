@@ -16,7 +16,7 @@ import (
 )
 
 // startAdopted starts a session on a lease of 30 s that was granted ten seconds before.
-func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env, clientv3.LeaseID) {
+func startAdopted(t *testing.T, prepare ...func(*fakeetcd.Client)) (*env, clientv3.LeaseID) {
 	t.Helper()
 	srv := newServer(t)
 	c := srv.NewClient(t.Context())
@@ -24,8 +24,8 @@ func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env
 	require.NoError(t, err)
 	time.Sleep(third)
 	e := &env{srv: srv, c: c, began: time.Now()}
-	for m, f := range faults {
-		c.Inject(m, f)
+	for _, do := range prepare {
+		do(c)
 	}
 	e.s, err = lease.Adopt(t.Context(), c.Client, granted.ID, lease.Options{TTL: 7 * time.Second})
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func startAdopted(t *testing.T, faults map[fakeetcd.Method]fakeetcd.Fault) (*env
 // The deadline is counted from the send of the renewal that Adopt made.
 func TestAdopt_countsFromItsOwnRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, id := startAdopted(t, map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.KeepAliveOnce: {Times: 1, After: time.Second}})
+		e, id := startAdopted(t, faulty(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, After: time.Second}))
 		require.Equal(t, time.Second, e.now())
 		require.Equal(t, lease.Status{State: lease.StateHeld, LeaseID: id, TTL: ttl, Deadline: e.began.Add(usable)}, e.s.Status())
 		e.at(third)
@@ -48,8 +48,7 @@ func TestAdopt_countsFromItsOwnRenewal(t *testing.T) {
 // The member that answers may not know the client's auth token yet.
 func TestAdopt_authenticatesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fault := fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCInvalidAuthToken}
-		e, id := startAdopted(t, map[fakeetcd.Method]fakeetcd.Fault{fakeetcd.KeepAliveOnce: fault})
+		e, id := startAdopted(t, faulty(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCInvalidAuthToken}))
 		require.Equal(t, id, e.s.Status().LeaseID)
 	})
 }
@@ -57,7 +56,7 @@ func TestAdopt_authenticatesAgain(t *testing.T) {
 // Close deletes the locks' keys and leaves the lease.
 func TestAdopt_Close_leavesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, id := startAdopted(t, nil)
+		e, id := startAdopted(t)
 		e.put(t, "its owner's", "", id)
 		var locks []*lease.Lock
 		for i := range 100 {
@@ -87,7 +86,7 @@ func TestAdopt_Close_saysWhatMayBeLeft(t *testing.T) {
 		"a deletion is refused": {fakeetcd.Fault{Lose: fakeetcd.Answer}, "permission denied", 1},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			e, _ := startAdopted(t, nil)
+			e, _ := startAdopted(t)
 			for i := range 10 {
 				e.lock(t, fmt.Sprintf("a/%d", i))
 			}
@@ -110,7 +109,7 @@ func TestAdopt_Close_saysWhatMayBeLeft(t *testing.T) {
 // Behind a black hole Close ends with its context, and says what it could not do.
 func TestAdopt_Close_isBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, _ := startAdopted(t, nil)
+		e, _ := startAdopted(t)
 		e.lock(t, "a")
 		e.c.Cut()
 		require.ErrorIs(t, e.s.Close(timeout(t, 3*time.Second)), context.DeadlineExceeded)
@@ -137,7 +136,7 @@ func lockLostToUs(t *testing.T, e *env, id clientv3.LeaseID) *lease.Lock {
 // Unlock deletes the key of a lost handle even if the owner keeps the lease alive.
 func TestAdopt_Unlock_afterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, id := startAdopted(t, nil)
+		e, id := startAdopted(t)
 		l := lockLostToUs(t, e, id)
 		requireLost(t, context.Cause(l.Context()), lease.ReasonDeadlinePassed)
 		e.at(10 * ttl)
@@ -158,7 +157,7 @@ func TestAdopt_Unlock_afterALoss(t *testing.T) {
 // A lost request does not make Close leave a key on a lease that its owner keeps alive.
 func TestAdopt_closeRetriesTheKeysOfALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, id := startAdopted(t, nil)
+		e, id := startAdopted(t)
 		l := lockLostToUs(t, e, id)
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Lose: fakeetcd.Request})
 		requireLost(t, l.Unlock(t.Context()), lease.ReasonDeadlinePassed)
