@@ -1,11 +1,9 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,8 +63,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			var log bytes.Buffer
-			e, r := startRestored(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			e, r := startRestored(t, lease.Options{})
 			l := e.lock(t, "n")
 			r.back.Store(40)
 			notice(t, e)
@@ -91,7 +88,7 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 				require.Regexp(t, "raise Options.Era, which is 0$", restored.Error())
 			}
 			synctest.Wait()
-			require.Equal(t, 1, strings.Count(log.String(), "raise the era"))
+			require.Equal(t, 1, strings.Count(e.log.String(), "raise the era"))
 			// No other session of the process issues a lower token either, unless its era is higher, or the revisions are above
 			// all that were seen before.
 			require.ErrorIs(t, second(lease.NewSession(t.Context(), e.c.Client, lease.Options{})), lease.ErrRestored)
@@ -266,9 +263,7 @@ func TestSession_reclaimsKeysThatComeBack(t *testing.T) {
 
 // A key that is released while the session looks has not come back.
 func TestSession_reclaimsNothingReleasedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	bubble(t, func(t *testing.T, e *env) {
 		l := e.lock(t, "n")
 		e.at(third - time.Second)
 		e.c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Err: rpctypes.ErrGRPCStopped, Times: 1})
@@ -277,7 +272,7 @@ func TestSession_reclaimsNothingReleasedMeanwhile(t *testing.T) {
 		require.Len(t, e.c.Calls(fakeetcd.TimeToLive), 1, "the key is read, and the answer under way")
 		require.NoError(t, l.Unlock(t.Context()))
 		e.at(2 * third)
-		require.NotContains(t, log.String(), "restored")
+		require.NotContains(t, e.log.String(), "restored")
 		again := e.lock(t, "n")
 		require.Equal(t, l.Key(), again.Key(), "it may be used again")
 		require.NoError(t, again.Unlock(t.Context()))

@@ -2,8 +2,10 @@ package lease_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +45,7 @@ type env struct {
 	c     *fakeetcd.Client
 	s     *lease.Session
 	began time.Time
+	log   *strings.Builder // of the session, unless it has another Logger
 }
 
 func start(t *testing.T, opts lease.Options, prepare ...func(*fakeetcd.Client)) *env {
@@ -66,7 +69,10 @@ func (e *env) join(t *testing.T) *env {
 // open prepares a client and makes a session with it.
 func open(t *testing.T, srv *fakeetcd.Server, opts lease.Options, prepare ...func(*fakeetcd.Client)) *env {
 	t.Helper()
-	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now()}
+	e := &env{srv: srv, c: srv.NewClient(t.Context()), began: time.Now(), log: new(strings.Builder)}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.NewTextHandler(e.log, nil))
+	}
 	for _, do := range prepare {
 		do(e.c)
 	}

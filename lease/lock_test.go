@@ -1,11 +1,9 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -51,9 +49,7 @@ func TestSession_Lock_givesAHandle(t *testing.T) {
 
 // A key without a lease, which would never go away, blocks nobody, and is reported now and then.
 func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	bubble(t, func(t *testing.T, e *env) {
 		e.srv.Put("a/planted", "x")
 		e.srv.Put(fmt.Sprintf("a/%x", int64(e.s.Status().LeaseID)), "without the lease")
 		e.srv.Put("a/b/nested", "y")
@@ -67,10 +63,10 @@ func TestSession_Lock_passesOverStrayKeys(t *testing.T) {
 			require.NoError(t, l.Unlock(t.Context()))
 		}
 		synctest.Wait()
-		require.NotContains(t, log.String(), "a/planted", "a key may contain the ID of a lease")
-		require.Equal(t, 1, strings.Count(log.String(), "below=a/ keys=2"))
-		require.Equal(t, 1, strings.Count(log.String(), "no contender"))
-		require.NotContains(t, log.String(), "nested")
+		require.NotContains(t, e.log.String(), "a/planted", "a key may contain the ID of a lease")
+		require.Equal(t, 1, strings.Count(e.log.String(), "below=a/ keys=2"))
+		require.Equal(t, 1, strings.Count(e.log.String(), "no contender"))
+		require.NotContains(t, e.log.String(), "nested")
 		require.Len(t, e.keys("a/"), 3, "other people's keys stay")
 	})
 }

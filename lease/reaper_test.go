@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -182,10 +181,8 @@ func (e *env) giveUp(t *testing.T, n int) {
 // A key that the session may not delete does not keep the others from being deleted. It is retried at growing
 // intervals.
 func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
 		const n = 100
-		var log strings.Builder
-		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		restore := e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Err: errDenied, Match: touches("a/17/")})
 		e.giveUp(t, n)
 		e.at(time.Second + 10*time.Millisecond)
@@ -194,7 +191,7 @@ func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
 
 		before := len(e.writes())
 		e.at(2 * time.Hour)
-		require.Less(t, strings.Count(log.String(), "not deleted yet"), 25)
+		require.Less(t, strings.Count(e.log.String(), "not deleted yet"), 25)
 		tries := 0
 		for _, call := range e.writes()[before:] {
 			if touches("a/17/")(call) {
@@ -212,9 +209,7 @@ func TestReaper_oneRefusalLeavesTheOthers(t *testing.T) {
 // Unlock returns a refusal, and the reaper tries again after a third of the TTL. Many releases that are refused one after
 // the other are one line in the log.
 func TestReaper_logsSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	bubble(t, func(t *testing.T, e *env) {
 		var locks []*lease.Lock
 		for i := range 20 {
 			locks = append(locks, e.lock(t, fmt.Sprintf("a/%d", i)))
@@ -231,7 +226,7 @@ func TestReaper_logsSeldom(t *testing.T) {
 		e.at(third)
 		require.Empty(t, e.keys("a/"))
 		require.NoError(t, e.s.Close(t.Context())) // writes the log
-		require.Equal(t, 1, strings.Count(log.String(), "not deleted yet"))
+		require.Equal(t, 1, strings.Count(e.log.String(), "not deleted yet"))
 	})
 }
 

@@ -1,12 +1,10 @@
 package lease_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -45,9 +43,7 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 		},
 	} {
 		for when, at := range map[string]time.Duration{"watched": time.Second, "before the watch": watchAfter / 2} {
-			inBubble(t, name+" "+when, func(t *testing.T) {
-				var log bytes.Buffer
-				e := start(t, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			bubbleOf(t, name+" "+when, func(t *testing.T, e *env) {
 				id := e.s.Status().LeaseID
 				l, other := e.lock(t, "a"), e.lock(t, "b")
 				end := e.ended(l)
@@ -72,8 +68,8 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 				if tc.all {
 					told = "lease lost"
 				}
-				require.Equal(t, 1, strings.Count(log.String(), told), log.String())
-				require.NotContains(t, log.String(), "<nil>")
+				require.Equal(t, 1, strings.Count(e.log.String(), told), e.log.String())
+				require.NotContains(t, e.log.String(), "<nil>")
 
 				require.Same(t, lost, lossOf(t, l.Unlock(t.Context()), tc.reason))
 				require.ErrorIs(t, l.Unlock(t.Context()), lease.ErrUnlocked)
