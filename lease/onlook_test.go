@@ -29,12 +29,7 @@ type onlooker struct {
 	leave context.CancelFunc
 }
 
-func (e *env) onlook(t *testing.T, name string) *onlooker {
-	t.Helper()
-	return e.onlookBy(t, e.srv.NewClient(t.Context()), name)
-}
-
-func (*env) onlookBy(t *testing.T, c *fakeetcd.Client, name string) *onlooker {
+func onlook(t *testing.T, c *fakeetcd.Client, name string) *onlooker {
 	t.Helper()
 	o := &onlooker{c: c, seen: make(chan lease.Queue, 100_000), err: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,7 +70,7 @@ func (e *env) places(t *testing.T, owner string) string {
 
 func TestWatch_showsEveryChange(t *testing.T) {
 	bubbleWith(t, lease.Options{Owner: "one"}, func(t *testing.T, e *env) {
-		o := e.onlook(t, "a")
+		o := onlook(t, e.srv.NewClient(t.Context()), "a")
 		o.sees(t, "|")
 		l := e.lock(t, "a")
 		o.sees(t, "exclusive:one |")
@@ -95,7 +90,7 @@ func TestWatch_showsEveryChange(t *testing.T) {
 
 		p, err := e.s.TryPermit(t.Context(), "s", 2)
 		require.NoError(t, err)
-		slots := e.onlook(t, "s")
+		slots := onlook(t, e.srv.NewClient(t.Context()), "s")
 		slots.sees(t, "slot:one |")
 		require.NoError(t, p.Unlock(t.Context()))
 		slots.sees(t, "|")
@@ -119,7 +114,7 @@ func TestWatch_showsEveryChange(t *testing.T) {
 // A stream that falls silent does not break. Probes find it out, and the watch moves to another.
 func TestWatch_leavesASilentStream(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		o := e.onlook(t, "a")
+		o := onlook(t, e.srv.NewClient(t.Context()), "a")
 		o.sees(t, "|")
 		time.Sleep(time.Minute)
 		o.c.Inject(fakeetcd.WatchEvents, fakeetcd.Fault{Times: 1, After: time.Hour}) // also delays the events behind it
@@ -145,7 +140,7 @@ func TestWatch_leavesAStreamThatRefusesWatches(t *testing.T) {
 			opened.Add(1)
 			return nil
 		}}
-		o := e.onlookBy(t, c, "a")
+		o := onlook(t, c, "a")
 		o.sees(t, "|")
 		require.EqualValues(t, 1, opened.Load())
 		time.Sleep(5 * time.Second)
@@ -171,7 +166,7 @@ func TestWatch_restored(t *testing.T) {
 			later.places(t, "there")
 			c := e.srv.NewClient(t.Context())
 			restore := c.Restorable(later.srv.Client(t.Context()))
-			o := e.onlookBy(t, c, "a")
+			o := onlook(t, c, "a")
 			e.places(t, "here")
 			o.sees(t, "|", "exclusive:here |")
 			restore()
@@ -218,7 +213,7 @@ func TestWatch_agreesWithInspect(t *testing.T) {
 	}
 	for range 20 {
 		bubble(t, func(t *testing.T, e *env) {
-			o := e.onlook(t, "a")
+			o := onlook(t, e.srv.NewClient(t.Context()), "a")
 			id := e.s.Status().LeaseID
 			now := text(e.inspect(t, "a"))
 			want, shown, broken, compacted := []string{now}, "", false, false
@@ -274,7 +269,7 @@ func TestWatch_ends(t *testing.T) {
 		require.Zero(t, e.srv.Watchers())
 
 		// etcd may deny the watch alone, to a user that may read the queue but not the names below it.
-		o := e.onlook(t, "a")
+		o := onlook(t, e.srv.NewClient(t.Context()), "a")
 		o.sees(t, "|")
 		o.c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: errDenied})
 		o.c.BreakWatches(rpctypes.ErrGRPCNoLeader)
@@ -285,7 +280,7 @@ func TestWatch_ends(t *testing.T) {
 // A watch that was denied ends no other watch of its client, however long its consumer takes over the last queue.
 func TestWatch_deniedWhileItsConsumerIsBusy(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
-		o := e.onlook(t, "b")
+		o := onlook(t, e.srv.NewClient(t.Context()), "b")
 		opened := func() (n int) {
 			for _, call := range o.c.Calls(fakeetcd.Watch) {
 				if len(call.Request.(*pb.WatchCreateRequest).RangeEnd) > 0 { // it is no probe
