@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/otlptranslator"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -96,34 +96,21 @@ func TestMetrics_areDocumented(t *testing.T) {
 	}
 }
 
-// scrape returns a line for each series: its name, type, labels and value.
+// scrape returns the metrics as Prometheus reads them, without the exporter's own labels.
 func scrape(t *testing.T, registry *prometheus.Registry) string {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	var lines []string
+	var text strings.Builder
 	for _, f := range families {
 		if f.GetName() == "target_info" {
 			continue
 		}
-		lines = append(lines, f.GetName()+": "+f.GetHelp())
-		for _, m := range f.GetMetric() {
-			labels := slices.DeleteFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return strings.HasPrefix(l.GetName(), "otel_scope_") })
-			var texts []string
-			for _, l := range labels {
-				texts = append(texts, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
-			}
-			line := fmt.Sprintf("%v %s{%s} ", f.GetType(), f.GetName(), strings.Join(texts, ","))
-			if h := m.GetHistogram(); h != nil {
-				line += fmt.Sprintf("%.6g in %d", h.GetSampleSum(), h.GetSampleCount())
-				for _, b := range h.GetBucket() {
-					line += fmt.Sprintf(" %.6g:%d", b.GetUpperBound(), b.GetCumulativeCount())
-				}
-			} else {
-				line += fmt.Sprintf("%.6g", m.GetGauge().GetValue()+m.GetCounter().GetValue())
-			}
-			lines = append(lines, line)
+		for _, m := range f.Metric {
+			m.Label = slices.DeleteFunc(m.Label, func(l *dto.LabelPair) bool { return strings.HasPrefix(l.GetName(), "otel_scope_") })
 		}
+		_, err := expfmt.MetricFamilyToText(&text, f)
+		require.NoError(t, err)
 	}
-	return strings.Join(lines, "\n")
+	return text.String()
 }
