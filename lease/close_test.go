@@ -213,27 +213,6 @@ func TestSession_Close_contextHasEnded(t *testing.T) {
 	})
 }
 
-// NewSession ends with its context, and leaves nothing running.
-func TestNewSession_isBoundedByItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newServer(t).NewClient(t.Context())
-		c.Cut()
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 12*time.Second, errMine)
-		defer cancel()
-		began := time.Now()
-		_, err := lease.NewSession(ctx, c.Client, lease.Options{})
-		require.ErrorIs(t, err, errMine)
-		require.ErrorContains(t, err, "lease: new session:")
-		require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's cause, not an attempt's")
-		require.Equal(t, 12*time.Second, time.Since(began))
-		require.GreaterOrEqual(t, len(c.Calls(fakeetcd.Grant)), 2, "each attempt is bounded")
-
-		c.Restore()
-		c.Inject(fakeetcd.Grant, fakeetcd.Fault{Times: 1, Err: errDenied})
-		require.ErrorContains(t, second(lease.NewSession(t.Context(), c.Client, lease.Options{})), "permission denied")
-	})
-}
-
 // Close revokes an earlier lease too, after the present one and within the same bound.
 func TestSession_Close_withAnEarlierLease(t *testing.T) {
 	for name, stuck := range map[string]int{"one revocation is lost": 1, "both are": 2} {

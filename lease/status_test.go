@@ -1,12 +1,9 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -178,26 +175,4 @@ func TestStatus_inJSON(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, string(text))
 	}
-}
-
-// A service that starts while etcd does not answer says so in its log.
-func TestNewSession_saysThatItWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newServer(t).NewClient(t.Context())
-		c.Cut()
-		waitFor := func(d time.Duration) []string {
-			var log bytes.Buffer
-			_, err := lease.NewSession(timeout(t, d), c.Client, lease.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			time.Sleep(time.Hour)
-			synctest.Wait()
-			return strings.Split(strings.TrimSpace(log.String()), "\n")
-		}
-		require.Equal(t, []string{""}, waitFor(4*time.Second))
-		lines := waitFor(time.Minute)
-		require.Len(t, lines, 2)
-		require.Contains(t, lines[0], `level=WARN msg="new session: etcd has not answered yet" waited=5s`)
-		require.Contains(t, lines[1], "waited=35s")
-		require.NotContains(t, lines[0], "<nil>")
-	})
 }
