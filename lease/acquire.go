@@ -259,7 +259,11 @@ func (c *contender) enter(ctx context.Context) (ahead []queue.Ahead, err error) 
 // each time that somebody else has put one of those chosen.
 func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []queue.Entry) error) error {
 	for {
-		c.each((*contender).choose)
+		c.each(func(c *contender) {
+			if c.entry.Key == "" {
+				c.entry.Entry = c.g.take(c.name, c.mark, c.shared)
+			}
+		})
 		set := c.entries()
 		late, err := c.g.while(ctx, func(a *etcd.Attempt) error { return attempt(a, set) })
 		for i, c := range c.all() {
@@ -277,12 +281,6 @@ func (c *contender) enterBy(ctx context.Context, attempt func(*etcd.Attempt, []q
 			}
 		}
 		return err
-	}
-}
-
-func (c *contender) choose() {
-	if c.entry.Key == "" {
-		c.entry.Entry = c.g.take(c.name, c.mark, c.shared)
 	}
 }
 
@@ -336,9 +334,9 @@ func (c *contender) abandon() {
 			c.clear()
 		})
 		c.pass()
-	default:
+	default: // the next acquisition may get the place in etcd's queue
 		c.g.guards.Remove(&c.entry)
-		c.passOn()
+		c.g.give(c.inherit(c.g.turns.leave(c)))
 	}
 }
 

@@ -85,9 +85,7 @@ func (s *Session) heal(ctx context.Context) {
 	for err == nil && (g == nil || g.remaining() <= 0) { // the answer may come after the deadline
 		g, err = s.takeLease(ctx)
 	}
-	if s.endHealing(g, err) {
-		g.s.log.Info("new lease", "ttl", g.ttl)
-	}
+	s.endHealing(g, err)
 }
 
 // inVain counts the leases in a row that etcd granted and then did not know, before any lock was held on them. Only
@@ -110,9 +108,8 @@ func (v *inVain) pause(ctx context.Context, g *grant) error {
 	return v.Sleep(ctx)
 }
 
-// endHealing gives the waiting callers the new lease, or the reason that there is none. It reports whether it gave the
-// lease.
-func (s *Session) endHealing(g *grant, err error) bool {
+// endHealing gives the waiting callers the new lease, or the reason that there is none.
+func (s *Session) endHealing(g *grant, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.healing
@@ -132,6 +129,6 @@ func (s *Session) endHealing(g *grant, err error) bool {
 			w.Value.(func(*grant))(g)
 		}
 		h.served = true
+		s.log.Info("new lease", "ttl", g.ttl)
 	}
-	return h.served
 }

@@ -162,10 +162,6 @@ func (c *contender) takePlace(p place) queue.Ahead {
 // pass ends c's turn without a place to hand over.
 func (c *contender) pass() { c.g.give(c.g.turns.leave(c), place{}) }
 
-// passOn ends c's turn and hands c's place in etcd's queue, which c does not need any more, to the next acquisition. If
-// nobody takes the place, its key is deleted.
-func (c *contender) passOn() { c.g.give(c.inherit(c.g.turns.leave(c))) }
-
 // inherit returns what next gets of c's place: all of it if c has one for certain and next has the same text for people,
 // otherwise nothing, and c's key is deleted. A try that has failed may have left the queue again.
 func (c *contender) inherit(next *contender) (*contender, place) {
