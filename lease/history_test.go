@@ -72,9 +72,8 @@ func TestSession_endsWhenRevisionsGoBack(t *testing.T) {
 			cause := context.Cause(l.Context())
 			require.ErrorIs(t, cause, lease.ErrLost)
 			if name != "new lease" {
+				requireLost(t, cause, lease.ReasonRevisionWentBack)
 				require.ErrorIs(t, cause, lease.ErrRestored)
-				lost, _ := errors.AsType[*lease.LostError](cause)
-				require.Equal(t, lease.ReasonRevisionWentBack, lost.Reason)
 				require.Equal(t, lease.StateLost, e.s.Status().State)
 			}
 			for range 2 {

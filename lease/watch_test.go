@@ -29,19 +29,12 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		do     func(*env, *lease.Lock)
 		reason lease.Reason
-		all    bool // the session's other locks are lost too
-		stays  bool // the key stays until Unlock
 	}{
-		"revoke": {
-			do:     func(e *env, _ *lease.Lock) { _ = e.srv.Revoke(e.s.Status().LeaseID) },
-			reason: lease.ReasonLeaseGone, all: true,
-		},
-		"delete": {do: func(e *env, l *lease.Lock) { e.srv.Delete(l.Key()) }, reason: lease.ReasonKeyDeleted},
-		"overwrite": {
-			do:     func(e *env, l *lease.Lock) { e.srv.Put(l.Key(), "mine") },
-			reason: lease.ReasonKeyOverwritten, stays: true,
-		},
+		"revoke":    {func(e *env, _ *lease.Lock) { _ = e.srv.Revoke(e.s.Status().LeaseID) }, lease.ReasonLeaseGone},
+		"delete":    {func(e *env, l *lease.Lock) { e.srv.Delete(l.Key()) }, lease.ReasonKeyDeleted},
+		"overwrite": {func(e *env, l *lease.Lock) { e.srv.Put(l.Key(), "mine") }, lease.ReasonKeyOverwritten},
 	} {
+		all := tc.reason == lease.ReasonLeaseGone // the session's other locks are lost too
 		for when, at := range map[string]time.Duration{"watched": time.Second, "before the watch": watchAfter / 2} {
 			bubbleOf(t, name+" "+when, func(t *testing.T, e *env) {
 				id := e.s.Status().LeaseID
@@ -53,7 +46,7 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 				lost := lossOf(t, context.Cause(l.Context()), tc.reason)
 				require.Equal(t, id, lost.LeaseID)
 				synctest.Wait()
-				if tc.all {
+				if all {
 					require.Empty(t, lost.Key)
 					requireLost(t, context.Cause(other.Context()), tc.reason)
 					require.Equal(t, lease.StateLost, e.s.Status().State)
@@ -62,10 +55,10 @@ func TestLock_noticesWhatOthersDo(t *testing.T) {
 					requireLive(t, other)
 					require.Equal(t, lease.StateHeld, e.s.Status().State)
 				}
-				require.Equal(t, tc.stays, len(e.keys("a/")) == 1)
+				require.Equal(t, tc.reason == lease.ReasonKeyOverwritten, len(e.keys("a/")) == 1, "until Unlock")
 				e.at(time.Minute)
 				told := "lock lost"
-				if tc.all {
+				if all {
 					told = "lease lost"
 				}
 				require.Equal(t, 1, strings.Count(e.log.String(), told), e.log.String())
