@@ -289,20 +289,17 @@ func requireExclusive[L any](t *testing.T, e *env, held hold, next <-chan outcom
 // An acquisition that tries has entered behind nested names, finds an older contender and leaves. That request is
 // delayed, and the older contender goes. When the request arrives, it deletes no key that is a hold by then.
 func TestTurns_lateRequestToLeave(t *testing.T) {
-	with := func(t *testing.T, late time.Duration) (e, other, third *env) {
+	with := func(t *testing.T, late time.Duration) (e, other, third *env, left *atomic.Int64) {
 		t.Helper()
-		e = start(t, lease.Options{TTL: time.Hour}) // attempts of 5 s
+		left, hooks := cleanUps()
+		e = start(t, lease.Options{TTL: time.Hour, Hooks: hooks}) // attempts of 5 s
 		e.srv.Put("a/nested/x", "")
 		require.NoError(t, e.lock(t, "a").Unlock(t.Context())) // e knows that "a" has nested names
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Before: late, Late: true})
-		return e, e.join(t), e.join(t)
+		return e, e.join(t), e.join(t), left
 	}
 	inBubble(t, "it is not late: nothing is left to clean up", func(t *testing.T) {
-		left, hooks := cleanUps()
-		e := start(t, lease.Options{Hooks: hooks})
-		other := e.join(t)
-		e.srv.Put("a/nested/x", "")
-		require.NoError(t, e.lock(t, "a").Unlock(t.Context()))
+		e, other, _, left := with(t, 0)
 		for _, try := range []func() error{
 			func() error { return second(e.s.TryLock(t.Context(), "a")) },
 			func() error { return second(e.s.TryLockAll(t.Context(), "a", "b")) },
@@ -323,7 +320,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		require.Zero(t, left.Load())
 	})
 	inBubble(t, "the attempt is repeated", func(t *testing.T) {
-		e, other, third := with(t, 8*time.Second)
+		e, other, third, _ := with(t, 8*time.Second)
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second}) // the reading of the queue by names
 		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(t.Context(), "a") })
 		l := other.lock(t, "a")
@@ -339,7 +336,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		receive(t, next)
 	})
 	inBubble(t, "the next caller does not get the place", func(t *testing.T) {
-		e, other, third := with(t, 1100*time.Millisecond)
+		e, other, third, _ := with(t, 1100*time.Millisecond)
 		e.c.Inject(fakeetcd.Get, fakeetcd.Fault{Times: 1, After: time.Second})
 		tried := begin(e, func() (*lease.Lock, error) { return e.s.TryLock(timeout(t, 2*time.Second), "a") })
 		waiting := e.wait(t.Context(), "a")
@@ -352,7 +349,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		requireExclusive(t, e, got, next)
 	})
 	inBubble(t, "a permit", func(t *testing.T) {
-		e, other, third := with(t, 5100*time.Millisecond)
+		e, other, third, _ := with(t, 5100*time.Millisecond)
 		l := other.lock(t, "a") // in the turnstile
 		waiting := e.waitPermit(t.Context(), "a", 1)
 		e.at(2 * time.Second)
@@ -362,7 +359,7 @@ func TestTurns_lateRequestToLeave(t *testing.T) {
 		requireExclusive(t, e, got, next)
 	})
 	inBubble(t, "a permit, and the request to leave is refused", func(t *testing.T) {
-		e, other, _ := with(t, 0)
+		e, other, _, _ := with(t, 0)
 		e.c.Reset()
 		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: leaves, Err: rpctypes.ErrGRPCRequestTooManyRequests})
 		l := other.lock(t, "a")
