@@ -2,19 +2,23 @@ package election_test
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
-	"strings"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/clock"
 	"github.com/leasefence/leasefence/internal/fakeetcd"
+	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/lease"
 )
 
@@ -133,92 +137,209 @@ func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// Campaign and Run refuse bad input with an error that names the field, the value and the legal range. Nothing is sent.
-func TestRun_refusesBadInput(t *testing.T) {
-	bubble(t, func(t *testing.T, p *process) {
-		n := len(p.c.Calls(fakeetcd.Any))
-		lead := func(context.Context, fence.Token) error { panic("lead was called") }
-		run := func(s *lease.Session, name string, options ...election.RunOption) error {
-			return election.Run(t.Context(), s, name, election.Options{}, lead, options...)
+// With the default options the deadline is 29 s after the send, and the first attempt of a request takes at most 5 s.
+const (
+	untilLost = 29 * time.Second
+	attempt   = 5 * time.Second
+)
+
+var errEnough = errors.New("enough")
+
+// shape counts what a transaction does if its comparisons hold. A leader that hands over deletes by nested
+// transactions.
+func shape(call fakeetcd.Call) (puts, deletes, touches int) {
+	r, ok := call.Request.(*pb.TxnRequest)
+	if !ok {
+		return 0, 0, 0
+	}
+	for _, op := range r.Success {
+		switch {
+		case op.GetRequestPut().GetIgnoreValue():
+			touches++
+		case op.GetRequestPut() != nil:
+			puts++
+		case op.GetRequestDeleteRange() != nil, op.GetRequestTxn() != nil && len(r.Compare) == 3:
+			deletes++
 		}
-		for want, refused := range map[string]struct {
-			s    *lease.Session
-			name string
-		}{
-			"election: session is nil, want a lease.Session": {nil, "x"},
-			"election: name is empty, want 1 to 1024 bytes":  {p.s, ""},
-			`election: name "a//b" contains "//"`:            {p.s, "a//b"},
-		} {
-			l, err := election.Campaign(t.Context(), refused.s, refused.name, election.Options{})
-			require.EqualError(t, err, want)
-			require.Nil(t, l)
-			require.EqualError(t, run(refused.s, refused.name), want)
-		}
-		for want, option := range map[string]election.RunOption{
-			"election: option 2 of 2 is nil, want a RunOption":            nil,
-			"election: WithStopTimeout is -1s, want 0 (for ever) or more": election.WithStopTimeout(-time.Second, nil),
-		} {
-			require.EqualError(t, run(p.s, "x", election.WithRejoin(), option), want)
-		}
-		lead = nil
-		require.EqualError(t, run(p.s, "x"), "election: lead is nil, want a function")
-		require.Len(t, p.c.Calls(fakeetcd.Any), n)
-	})
+	}
+	return puts, deletes, touches
 }
 
-// Current and Candidates return a value as it was set, byte by byte. A value or a priority out of range is refused with
-// the field's name and the legal range, and then nothing has changed.
-func FuzzCampaign_values(f *testing.F) {
-	f.Add("10.0.0.1:80", "10.0.0.2:80", 0)
-	f.Add("", "", 1)
-	f.Add("\xff\x00", "c5-", 9999)
-	f.Add("/", "x/", 10000)
-	f.Add("a", strings.Repeat("v", 4096), -1)
-	f.Add(strings.Repeat("v", 4097), "a", 0)
-	f.Add("a", strings.Repeat("v", 4097), 5)
-	f.Fuzz(func(t *testing.T, value, next string, priority int) {
-		synctest.Test(t, func(t *testing.T) {
-			const owner = "the session's"
-			p := newProcess(t, newServer(t), lease.Options{Owner: owner})
-			l, err := election.Campaign(t.Context(), p.s, "x", election.Options{Value: value, Priority: priority})
-			switch {
-			case len(value) > 4096:
-				require.EqualError(t, err, fmt.Sprintf("election: Options.Value has %d bytes, want 0 to 4096", len(value)))
-			case priority < 0 || priority > 9999:
-				require.EqualError(t, err, fmt.Sprintf("election: Options.Priority is %d, want 0 to 9999", priority))
-			default:
-				require.NoError(t, err)
-			}
-			if err != nil {
-				_, err = election.Current(t.Context(), p.c.Client, "x")
-				require.ErrorIs(t, err, election.ErrNoLeader)
-				return
-			}
-			if value == "" {
-				value = owner
-			}
-			leader := election.Leader{Value: value, Revision: l.Token().Revision(), Key: l.Key(), Lease: p.s.Status().LeaseID}
-			requireLeader(t, p, leader)
+// The kinds of transactions of a candidate that does one thing at a time.
 
-			err = l.Proclaim(t.Context(), next)
-			if len(next) > 4096 {
-				require.EqualError(t, err, fmt.Sprintf("election: value has %d bytes, want 0 to 4096", len(next)))
-			} else {
-				require.NoError(t, err)
-				leader.Value = next
-			}
-			requireLeader(t, p, leader)
-		})
-	})
-}
+func writes(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 1 && d == 0 } // enters or proclaims
+func leaves(call fakeetcd.Call) bool { p, d, _ := shape(call); return p == 0 && d > 0 }  // resigns or transfers
+func asks(call fakeetcd.Call) bool   { _, _, n := shape(call); return n > 0 }
 
-// requireLeader checks the leader with Current and with Candidates.
-func requireLeader(t *testing.T, p *process, want election.Leader) {
+func timeout(t *testing.T, d time.Duration, cause error) context.Context {
 	t.Helper()
-	got, err := election.Current(t.Context(), p.c.Client, "x")
-	require.NoError(t, err)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), d, cause)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// requireLost checks that err is a loss for the given reason, and matches no other outcome.
+func requireLost(t *testing.T, err error, reason lease.Reason) {
+	t.Helper()
+	require.ErrorIs(t, err, lease.ErrLost)
+	var lost *lease.LostError
+	require.ErrorAs(t, err, &lost)
+	require.Equal(t, reason.String(), lost.Reason.String())
+	require.NotErrorIs(t, err, election.ErrResigned)
+	require.Equal(t, reason == lease.ReasonSessionClosed, errors.Is(err, lease.ErrClosed))
+}
+
+// await waits for done, for a day at most: renewals keep a bubble's clock going, so a bubble never reports a deadlock.
+func await(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	bound := time.NewTimer(24 * time.Hour)
+	defer bound.Stop()
+	select {
+	case <-done:
+	case <-bound.C:
+		require.FailNow(t, "nothing has happened for a day")
+	}
+}
+
+// failed waits until a campaign has failed, and returns its error.
+func (c *candidate) failed(t *testing.T) error {
+	t.Helper()
+	err := c.result(t)
+	require.Error(t, err)
+	require.Nil(t, c.l)
+	return err
+}
+
+// wins waits until a campaign is won, and returns its leadership.
+func (c *candidate) wins(t *testing.T) *election.Leadership {
+	t.Helper()
+	require.NoError(t, c.result(t))
+	return c.l
+}
+
+// action is a call that runs in its own goroutine.
+type action struct {
+	err  error
+	took time.Duration
+	done chan struct{}
+}
+
+func inBackground(call func() error) *action {
+	a := &action{done: make(chan struct{})}
+	began := time.Now()
+	go func() {
+		defer close(a.done)
+		a.err = call()
+		a.took = time.Since(began)
+	}()
+	return a
+}
+
+func (a *action) result(t *testing.T) error {
+	t.Helper()
+	await(t, a.done)
+	return a.err
+}
+
+func (a *action) waiting() bool {
+	select {
+	case <-a.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (a *action) requireWaiting(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	require.True(t, a.waiting(), "the call has returned")
+}
+
+// key returns the key with the given value, "" if there is none.
+func key(srv *fakeetcd.Server, value string) string {
+	for _, kv := range srv.Keys("x/") {
+		if string(kv.Value) == value {
+			return string(kv.Key)
+		}
+	}
+	return ""
+}
+
+// values returns the values of the candidates, in their order.
+func values(srv *fakeetcd.Server) []string {
+	kvs := srv.Keys("x/")
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
+	var list []string
+	for _, kv := range kvs {
+		list = append(list, string(kv.Value))
+	}
+	return list
+}
+
+// reign is the time for which one key was the first in the queue.
+type reign struct {
+	value string // the key's last value
+	token int64
+}
+
+// reigns returns the reigns in the server's history, in their order.
+func reigns(srv *fakeetcd.Server) []reign {
+	var list []reign
+	keys := make(map[string]*mvccpb.KeyValue)
+	history := srv.History("x/")
+	for i, c := range history {
+		if c.Put {
+			keys[string(c.Kv.Key)] = c.Kv
+		} else {
+			delete(keys, string(c.Kv.Key))
+		}
+		if i+1 < len(history) && history[i+1].Rev == c.Rev {
+			continue // all changes of one revision happen at once
+		}
+		var first *mvccpb.KeyValue
+		for _, kv := range keys {
+			if queue.Contends("x/", kv) && (first == nil || kv.CreateRevision < first.CreateRevision) {
+				first = kv
+			}
+		}
+		switch n := len(list); {
+		case first == nil:
+		case n == 0 || list[n-1].token != first.CreateRevision:
+			list = append(list, reign{string(first.Value), first.CreateRevision})
+		default:
+			list[n-1].value = string(first.Value)
+		}
+	}
+	return list
+}
+
+// requireReigns checks the order of the leaders, by their last values, and that tokens grew.
+func requireReigns(t *testing.T, srv *fakeetcd.Server, want ...string) {
+	t.Helper()
+	var got []string
+	token := int64(0)
+	for _, r := range reigns(srv) {
+		require.Greater(t, r.token, token)
+		token = r.token
+		got = append(got, r.value)
+	}
 	require.Equal(t, want, got)
-	all, err := election.Candidates(t.Context(), p.c.Client, "x")
+}
+
+func put(t *testing.T, c *fakeetcd.Client, key, value string, id clientv3.LeaseID) {
+	t.Helper()
+	_, err := c.Put(t.Context(), key, value, clientv3.WithLease(id))
 	require.NoError(t, err)
-	require.Equal(t, []election.Leader{want}, all)
+}
+
+// putOnAnotherLease writes a key as etcd's own ResumeElection and Proclaim do on another lease.
+func (p *process) putOnAnotherLease(key string) {
+	granted, err := p.c.Grant(p.c.Ctx(), 2)
+	if err == nil {
+		_, err = p.c.Put(p.c.Ctx(), key, "theirs", clientv3.WithLease(granted.ID))
+	}
+	if err != nil {
+		panic(err)
+	}
 }

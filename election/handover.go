@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -13,11 +18,66 @@ import (
 	"github.com/leasefence/leasefence/internal/clip"
 	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
+	"github.com/leasefence/leasefence/internal/scope"
 )
 
 // The order of the queue, and of the tokens, is the order of the create revisions: no key can move forward. To hand
 // over to a candidate that is not next, a leader deletes, in the transaction in which it leaves, the keys of the
 // candidates in between. Each of these enters again at the end.
+
+// Transfer resigns in favour of the first waiting candidate with the given value: nobody else leads in between.
+// Candidates that wait before it enter again at the end, whatever their priority; see the package's section on order.
+//
+// Transfer looks for the candidate first. If that fails, Transfer leaves the leadership as it is. The error then
+// matches [ErrNoCandidate] if no candidate with the value waits, [ErrBlocked] if a lock or a candidate of another
+// library waits before it, [lease.ErrLost], [ErrResigned] or [lease.ErrAskedToRelease] if the leadership has ended, or
+// wraps ctx's cause.
+//
+// Otherwise the leadership ends, and Transfer returns the errors of Resign. If the candidate leaves at the last moment,
+// the next one in the queue leads, and the error matches ErrNoCandidate or ErrBlocked. If etcd's database is full,
+// nobody can be passed: the next one in the queue leads, and the error is etcd's. After another error of etcd's, or if
+// ctx ends before the server has confirmed, either of the two may lead.
+//
+// A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for
+// Resign.
+//
+// Under [Run], Transfer ends the context and returns: Run releases the key when lead has returned.
+func (l *Leadership) Transfer(ctx context.Context, value string) error {
+	// An empty value chooses no candidate: locks of etcd's own package have it.
+	if err := checkValue("value", value, 1); err != nil {
+		return err
+	}
+	if err := l.transfer(ctx, choice{value: value}); err != nil {
+		return fmt.Errorf("election: transfer %q: %w", l.name, err)
+	}
+	return nil
+}
+
+func (l *Leadership) transfer(ctx context.Context, to choice) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	look, cancel := scope.Join(ctx, l.ctx)
+	_, err := l.findHeir(look, to)
+	cancel()
+	if err != nil {
+		// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.
+		if ended := l.Err(); ended != nil {
+			return ended
+		}
+		return err
+	}
+	select {
+	case l.to <- to:
+	default: // another Transfer, or prefer, came first
+		return ErrResigned
+	}
+	missed, err := l.finish(ctx)
+	if missed != nil {
+		missed = fmt.Errorf("resigned, but not to %q: %w", to.value, missed)
+	}
+	return errors.Join(missed, err)
+}
 
 // choice says whom a leader hands over to.
 type choice struct {
@@ -186,4 +246,137 @@ func (d *departure) attempt(a *etcd.Attempt, e queue.Entry, h heir) error {
 // rewrite writes a key without changing its value or its lease.
 func rewrite(key string) clientv3.Op {
 	return clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
+}
+
+// preferAfter is how long a candidate waits before it asks a leader of lower priority to hand over, and how long a new
+// leader leads before it looks for a candidate to prefer. So a candidate that leaves before that costs the others
+// nothing.
+const preferAfter = time.Second
+
+// candidate is one side of the protocol of priorities. To ask a leader of lower priority to hand over, a waiting
+// candidate writes the leader's key without changing it. A leader looks for candidates of a higher priority whenever
+// its key was written, and once after preferAfter if an earlier leader may have been asked instead.
+type candidate struct {
+	priority int
+	log      *slog.Logger
+
+	waited bool          // an earlier leader was ahead, and may have been asked instead of this candidate
+	asked  chan struct{} // of capacity 1: this candidate's key was written
+	rev    atomic.Int64  // the latest revision at which it was written
+	warned time.Time     // when a refusal was last reported
+}
+
+// refused reports, at most once a minute, what the caller tries again whatever the error: a missing permission may be
+// back in a moment.
+func (c *candidate) refused(log *slog.Logger, what string, err error) {
+	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
+		c.warned = now
+		log.Warn("cannot "+what+", and tries again", "err", err)
+	}
+}
+
+// mark begins the suffix of a candidate's key. A contender without a mark keeps its place in the queue.
+func mark(priority int) string { return "p" + strconv.Itoa(priority) + "-" }
+
+// priorityOf returns the priority in the key of a contender, and false if the contender is not a candidate.
+func priorityOf(key []byte) (int, bool) {
+	form, _ := queue.FormOf(key)
+	mark, _, found := strings.Cut(form.Suffix, "-")
+	if !found || !strings.HasPrefix(mark, "p") {
+		return 0, false
+	}
+	priority, err := strconv.Atoi(mark[1:])
+	return priority, err == nil
+}
+
+// waits runs while the candidate waits in the place e. It asks a leader of lower priority to hand over, once: a later
+// leader looks for this candidate by itself.
+func (c *candidate) waits(ctx context.Context, q *queue.Queue, e queue.Entry) {
+	c.waited = true
+	if c.priority == 0 {
+		return
+	}
+	pause := etcd.Backoff{Longest: q.Bound}
+	for wait := preferAfter; ; wait = pause.Next() {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		err := q.Conn.Do(ctx, q.Bound, func(a *etcd.Attempt) error { return c.ask(a, q, e) })
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		c.refused(c.log, "ask the leader to hand over", err)
+	}
+}
+
+// ask asks the leader to hand over to the candidate in the place e, if the leader's priority is lower.
+func (c *candidate) ask(a *etcd.Attempt, q *queue.Queue, e queue.Entry) error {
+	leader, err := q.Owner(a, e.Prefix)
+	if err != nil || leader == nil {
+		return err
+	}
+	if theirs, is := priorityOf(leader.Key); !is || theirs >= c.priority {
+		return nil
+	}
+	// If the leader or e has gone meanwhile, nothing is written: a late request must not ask another leader, and the
+	// next leader looks by itself.
+	leads := clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "=", leader.CreateRevision)
+	_, err = a.Txn([]clientv3.Cmp{leads, e.Held()}, []clientv3.Op{rewrite(string(leader.Key))}, nil)
+	return err
+}
+
+// touched is called, perhaps more than once, when the candidate's key was written at rev.
+func (c *candidate) touched(rev int64) {
+	if c.rev.Swap(rev) == rev { // already reported
+		return
+	}
+	select {
+	case c.asked <- struct{}{}:
+	default:
+	}
+}
+
+// prefer ends the leadership once it can be handed over to a candidate of a higher priority.
+func (l *Leadership) prefer() {
+	if l.awaitPreferred(l.ctx) != nil {
+		return
+	}
+	select {
+	case l.to <- choice{above: l.opts.Priority}:
+		_ = l.lock.Err() // ends l.ctx with the loss if the deadline has passed
+		l.end(ErrHandedOver)
+		l.log.Info("hands over to a candidate of a higher priority")
+	default: // a Transfer came first
+	}
+}
+
+// awaitPreferred returns nil when the leadership can be handed over to a candidate of a higher priority. It returns an
+// error only if ctx ends.
+func (l *Leadership) awaitPreferred(ctx context.Context) error {
+	var look <-chan time.Time
+	if l.as.waited {
+		look = time.After(preferAfter)
+	}
+	pause := etcd.Backoff{Longest: l.hold.Queue.Bound}
+	for {
+		select {
+		case <-look:
+		case <-l.as.asked:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		_, err := l.findHeir(ctx, choice{above: l.as.priority})
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrNoCandidate):
+			pause.Reset()
+			continue
+		case !errors.Is(err, ErrBlocked) && ctx.Err() == nil:
+			l.as.refused(l.log, "look for a candidate of a higher priority", err)
+		}
+		look = time.After(pause.Next()) // until the one in between has gone, or etcd answers
+	}
 }

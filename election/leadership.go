@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,10 +9,12 @@ import (
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/candidacy"
+	"github.com/leasefence/leasefence/internal/etcd"
 	"github.com/leasefence/leasefence/internal/queue"
 	"github.com/leasefence/leasefence/internal/scope"
 	"github.com/leasefence/leasefence/lease"
@@ -87,20 +90,6 @@ func campaign(ctx context.Context, s *lease.Session, name string, opts Options, 
 		}
 	}
 	return l, nil
-}
-
-// prefer ends the leadership once it can be handed over to a candidate of a higher priority.
-func (l *Leadership) prefer() {
-	if l.awaitPreferred(l.ctx) != nil {
-		return
-	}
-	select {
-	case l.to <- choice{above: l.opts.Priority}:
-		_ = l.lock.Err() // ends l.ctx with the loss if the deadline has passed
-		l.end(ErrHandedOver)
-		l.log.Info("hands over to a candidate of a higher priority")
-	default: // a Transfer came first
-	}
 }
 
 type leadershipKey struct{}
@@ -197,60 +186,6 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 	return missed, err
 }
 
-// Transfer resigns in favour of the first waiting candidate with the given value: nobody else leads in between.
-// Candidates that wait before it enter again at the end, whatever their priority; see the package's section on order.
-//
-// Transfer looks for the candidate first. If that fails, Transfer leaves the leadership as it is. The error then
-// matches [ErrNoCandidate] if no candidate with the value waits, [ErrBlocked] if a lock or a candidate of another
-// library waits before it, [lease.ErrLost], [ErrResigned] or [lease.ErrAskedToRelease] if the leadership has ended, or
-// wraps ctx's cause.
-//
-// Otherwise the leadership ends, and Transfer returns the errors of Resign. If the candidate leaves at the last moment,
-// the next one in the queue leads, and the error matches ErrNoCandidate or ErrBlocked. If etcd's database is full,
-// nobody can be passed: the next one in the queue leads, and the error is etcd's. After another error of etcd's, or if
-// ctx ends before the server has confirmed, either of the two may lead.
-//
-// A value has 1 to 4,096 bytes. A lock is no candidate, whatever its value. Ctx may be the leadership's own, as for
-// Resign.
-//
-// Under [Run], Transfer ends the context and returns: Run releases the key when lead has returned.
-func (l *Leadership) Transfer(ctx context.Context, value string) error {
-	// An empty value chooses no candidate: locks of etcd's own package have it.
-	if err := checkValue("value", value, 1); err != nil {
-		return err
-	}
-	if err := l.transfer(ctx, choice{value: value}); err != nil {
-		return fmt.Errorf("election: transfer %q: %w", l.name, err)
-	}
-	return nil
-}
-
-func (l *Leadership) transfer(ctx context.Context, to choice) error {
-	if err := l.Err(); err != nil {
-		return err
-	}
-	look, cancel := scope.Join(ctx, l.ctx)
-	_, err := l.findHeir(look, to)
-	cancel()
-	if err != nil {
-		// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.
-		if ended := l.Err(); ended != nil {
-			return ended
-		}
-		return err
-	}
-	select {
-	case l.to <- to:
-	default: // another Transfer, or prefer, came first
-		return ErrResigned
-	}
-	missed, err := l.finish(ctx)
-	if missed != nil {
-		missed = fmt.Errorf("resigned, but not to %q: %w", to.value, missed)
-	}
-	return errors.Join(missed, err)
-}
-
 // lost returns why the leadership was lost, nil if it was not.
 func (l *Leadership) lost() error {
 	if err := l.Err(); errors.Is(err, lease.ErrLost) {
@@ -263,3 +198,150 @@ func (l *Leadership) lost() error {
 // etcd is restored from a snapshot, the result matches [lease.ErrRestored] and [fence.ErrStale]: raise the session's
 // era. In all other cases the result is err: another candidate leads, or has led since. See [lease.Lock.Explain].
 func (l *Leadership) Explain(ctx context.Context, err error) error { return l.lock.Explain(ctx, err) }
+
+// Proclaim changes the value that others see of the leader. Lease and token stay. It writes only while this
+// leadership's key is there. Concurrent calls are carried out one after the other.
+//
+// A value has at most 4 KiB. On an error the value is unchanged, unless the error says that it may be the new one: an
+// attempt was sent and its answer has not arrived, whatever a later attempt was answered. A late request never undoes a
+// later Proclaim. The error wraps ctx's cause if ctx ended, and matches [lease.ErrLost], [ErrResigned] or
+// [lease.ErrAskedToRelease] if the leadership has ended.
+func (l *Leadership) Proclaim(ctx context.Context, value string) error {
+	if err := checkValue("value", value, 0); err != nil {
+		return err
+	}
+	if err := l.proclaim(ctx, value); err != nil {
+		return fmt.Errorf("election: proclaim in %q: %w", l.name, err)
+	}
+	return nil
+}
+
+func (l *Leadership) proclaim(ctx context.Context, value string) error {
+	select {
+	case l.writing <- struct{}{}:
+		defer func() { <-l.writing }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := scope.Join(ctx, l.ctx)
+	defer cancel()
+	var found error
+	late, err := l.hold.While(ctx, func(a *etcd.Attempt) (err error) {
+		found, err = l.write(ctx, a, value)
+		return cmp.Or(err, found)
+	})
+	if late && err != nil && found == nil {
+		err = fmt.Errorf("%w; the value may be the new one", err)
+	}
+	return err
+}
+
+// write puts a value into the leader's key, on condition that the key was not modified since l.written: so a late
+// request cannot undo a later one. Found is why the leadership has ended, if the key shows that: no attempt can write the
+// value any more.
+func (l *Leadership) write(ctx context.Context, a *etcd.Attempt, value string) (found, err error) {
+	for e := l.hold.Entry; ; {
+		resp, err := l.hold.Queue.Line.Commit(a, etcd.Txn{
+			If:   []clientv3.Cmp{e.Held(), clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)},
+			Then: []*pb.RequestOp{etcd.Put(e.Key, value, e.Lease)},
+			Else: []*pb.RequestOp{etcd.Get(e.Key)},
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case resp.Succeeded:
+			l.written = resp.Revision
+			l.as.rev.Store(l.written) // nobody has asked by this write
+			return nil, nil
+		}
+		kv := first(resp.Responses[0].GetResponseRange().Kvs)
+		switch {
+		case kv == nil || kv.CreateRevision != e.Rev:
+			return l.ended(ctx, queue.Deleted), nil
+		case clientv3.LeaseID(kv.Lease) != e.Lease:
+			return l.ended(ctx, queue.Overwritten), nil
+		case queue.Asked(kv):
+			if found := l.ended(ctx, queue.Unwanted); queue.Text(kv) != value {
+				return found, nil
+			}
+		}
+		// The key was written on the same lease: by a candidate that asks this leader to hand over, by another handle
+		// of this candidate, or by an attempt whose answer was lost.
+		l.written = kv.ModRevision
+		l.as.touched(l.written) // the watch may show the next write only
+		if queue.Text(kv) == value {
+			return nil, nil
+		}
+	}
+}
+
+// ended reports what was found of the leader's key, and returns why the leadership has ended.
+func (l *Leadership) ended(ctx context.Context, end queue.End) error {
+	l.hold.Ended(ctx, end)
+	return l.Err()
+}
+
+// The bounds of the options.
+const (
+	maxValue    = 4 << 10
+	maxPriority = 9999
+)
+
+// Options of a candidate. The zero value of a field is its default.
+type Options struct {
+	// Value is what others see of the leader, such as its address; [Leadership.Transfer] names a candidate by it. At
+	// most 4 KiB. Default: the session's Owner.
+	Value string
+	// Priority ranks the candidates: a leader of a lower priority hands over to this candidate once the candidate has
+	// waited for a second. 0 to 9999. Default 0. Candidates of etcd's own packages have none, and never hand over. See
+	// the package's section on priority.
+	Priority int
+	// KeepLead keeps this candidate, when it leads, from handing over to a candidate of a higher priority. Default: it
+	// hands over.
+	KeepLead bool
+	// Health checks the leadership from its beginning to its end. Default: none.
+	Health *Health
+}
+
+// check refuses bad input before anything is sent.
+func check(session *lease.Session, name string, opts Options) error {
+	if session == nil {
+		return errors.New("election: session is nil, want a lease.Session")
+	}
+	if err := queue.CheckName(name); err != nil {
+		return fmt.Errorf("election: name %w", err)
+	}
+	if err := checkValue("Options.Value", opts.Value, 0); err != nil {
+		return err
+	}
+	if opts.Priority < 0 || opts.Priority > maxPriority {
+		return fmt.Errorf("election: Options.Priority is %d, want 0 to %d", opts.Priority, maxPriority)
+	}
+	return nil
+}
+
+func checkValue(field, value string, least int) error {
+	if len(value) < least || len(value) > maxValue {
+		return fmt.Errorf("election: %s has %d bytes, want %d to %d", field, len(value), least, maxValue)
+	}
+	return nil
+}
+
+// The outcomes that callers tell apart with errors.Is, besides those of package lease: a leadership that was lost
+// matches [lease.ErrLost] and carries a [lease.LostError], a closed session matches [lease.ErrClosed].
+var (
+	// ErrResigned says that the leadership has already been resigned or transferred. It is also the cause of its
+	// context.
+	ErrResigned = errors.New("election: resigned")
+	// ErrHandedOver is the cause of a leadership's context that ended in favour of a candidate of a higher priority. It
+	// matches ErrResigned too.
+	ErrHandedOver = fmt.Errorf("%w: handed over to a candidate of a higher priority", ErrResigned)
+	// ErrNoCandidate says that no waiting candidate has the given value.
+	ErrNoCandidate = errors.New("election: no such candidate")
+	// ErrBlocked says that a contender which cannot be passed waits before the candidate: a candidate or a lock of
+	// etcd's own packages, or a lock of package lease.
+	ErrBlocked = errors.New("election: a lock or a candidate of another library is ahead")
+)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,6 +190,54 @@ func TestCampaign_priority_refusedForAWhile(t *testing.T) {
 			require.ErrorIs(t, l.Err(), election.ErrHandedOver)
 			require.NoError(t, l.Resign(t.Context()))
 			require.NoError(t, c.won(t).Resign(t.Context()))
+		})
+	}
+}
+
+// To ask for the leadership, a candidate writes the key of a leader of lower priority, and no other key. A late request
+// writes nothing if the leader or the candidate has gone.
+func TestCampaign_asks(t *testing.T) {
+	const priority = 2
+	for name, tc := range map[string]struct {
+		first int // its priority, -1: a lock
+		late  func(srv *fakeetcd.Server)
+		asked bool
+	}{
+		"a lower one leads":                 {first: 1, asked: true},
+		"an equal one leads":                {first: 2},
+		"a higher one leads":                {first: 3},
+		"a lock is held":                    {first: -1},
+		"the leader has gone when it comes": {first: 1, late: func(srv *fakeetcd.Server) { srv.Delete(key(srv, "a")) }},
+		"the asking one has gone by then":   {first: 1, late: func(srv *fakeetcd.Server) { srv.Delete(key(srv, "c")) }},
+		"another's key is there by then":    {first: 1, late: func(srv *fakeetcd.Server) { k := key(srv, "a"); srv.Delete(k); srv.Put(k, "a") }},
+		"it comes late, and both are there": {first: 1, late: func(*fakeetcd.Server) {}, asked: true},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			srv := newServer(t)
+			first := newProcess(t, srv, lease.Options{Owner: "a"})
+			if tc.first < 0 {
+				_, err := first.s.Lock(t.Context(), "x")
+				require.NoError(t, err)
+			} else {
+				first.leads(t, election.Options{Value: "a", Priority: tc.first, KeepLead: true})
+			}
+			newProcess(t, srv, lease.Options{}).campaign(t.Context(), election.Options{Value: "b", KeepLead: true})
+			synctest.Wait()
+			p := newProcess(t, srv, lease.Options{})
+			if tc.late != nil {
+				p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Match: asks, Before: time.Second, Late: true})
+			}
+			p.campaign(t.Context(), election.Options{Value: "c", Priority: priority})
+			time.Sleep(1500 * time.Millisecond)
+			if tc.late != nil {
+				require.True(t, slices.ContainsFunc(p.c.Calls(fakeetcd.Txn), asks))
+				tc.late(srv)
+			}
+			time.Sleep(900 * time.Millisecond) // not until a candidate that has entered again asks
+			for _, kv := range srv.Keys("x/") {
+				asked := tc.asked && string(kv.Value) == "a"
+				require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))
+			}
 		})
 	}
 }

@@ -217,3 +217,46 @@ func (r *runner) after(e ending) (again bool, lost, err error) {
 	}
 	return r.runOpts.rejoin, nil, e.released
 }
+
+// RunOption is an option of [Run].
+type RunOption func(*runOptions)
+
+type runOptions struct {
+	rejoin      bool
+	onLost      func(error)
+	stopTimeout time.Duration
+	onHang      func(error)
+}
+
+// WithRejoin has [Run] campaign again when lead has returned nil. Default: Run returns.
+func WithRejoin() RunOption {
+	return func(o *runOptions) { o.rejoin = true }
+}
+
+// WithOnLost has [Run] call f after lead has returned and before Run campaigns again, if the leadership was lost. The
+// error is the loss, which matches [lease.ErrLost], joined with lead's own error. If Run ends instead, because ctx has
+// ended too or the session was closed, f is not called and Run's error includes the loss. Default: none.
+func WithOnLost(f func(error)) RunOption {
+	return func(o *runOptions) { o.onLost = f }
+}
+
+// WithStopTimeout reports a lead that hangs: if lead has not returned d after its context has ended, [Run] writes a
+// line to the session's log and calls onHang once. OnHang should end the process, and the lease then expires. If onHang
+// returns, or is nil, Run goes on waiting for lead, and nobody else can lead as long as the session renews the lease. D
+// is not negative. Default, also for 0: Run waits and reports nothing.
+func WithStopTimeout(d time.Duration, onHang func(error)) RunOption {
+	return func(o *runOptions) { o.stopTimeout, o.onHang = d, onHang }
+}
+
+func newRunOptions(options []RunOption) (o runOptions, err error) {
+	for i, set := range options {
+		if set == nil {
+			return o, fmt.Errorf("election: option %d of %d is nil, want a RunOption", i+1, len(options))
+		}
+		set(&o)
+	}
+	if o.stopTimeout < 0 {
+		return o, fmt.Errorf("election: WithStopTimeout is %v, want 0 (for ever) or more", o.stopTimeout)
+	}
+	return o, nil
+}

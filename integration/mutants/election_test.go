@@ -13,16 +13,24 @@ var electionMutants = table{
 		},
 	},
 	"election/leadership.go": {
-		"Transfer: does not check that the candidate waits": {
-			"[-if err != nil {\n\t\t// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.\n\t\tif ended := l.Err(); ended != nil {\n\t\t\treturn ended\n\t\t}\n\t\treturn err\n\t}\n-]",
-			killer{inElection, "TestLeadership_Transfer_fails", `require.NoError(t, l.Err())`},
-		},
 		"Transfer: only resigns": {
 			"[-deleted, missed, err = l.handOver(ctx, to)-]{+_ = to+}",
 			killer{inElection, "TestLeadership_Transfer_meetsAFault", `require.Equal(t, tc.errs == nil, err == nil, "%v", err)`},
 		},
+		"Proclaim: a late request undoes a later one": {
+			`If:   []clientv3.Cmp{e.Held()[-, clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)-]},`,
+			killer{inElection, "TestLeadership_Proclaim_lateRequestUndoesNothing", `require.Equal(t, []string{"second"}, values(p.srv))`},
+		},
+		"Proclaim: hides a request to hand over": {
+			"[-\t\tl.as.touched(l.written) // the watch may show the next write only\n-]",
+			killer{inElection, "TestLeadership_Proclaim_isNoRequestToHandOver", `require.ErrorIs(t, l.Err(), election.ErrHandedOver)`},
+		},
 	},
 	"election/handover.go": {
+		"Transfer: does not check that the candidate waits": {
+			"[-if err != nil {\n\t\t// Another call may have ended the leadership meanwhile, and taken the candidate out of the queue.\n\t\tif ended := l.Err(); ended != nil {\n\t\t\treturn ended\n\t\t}\n\t\treturn err\n\t}\n-]",
+			killer{inElection, "TestLeadership_Transfer_fails", `require.NoError(t, l.Err())`},
+		},
 		"Transfer: does not compare the candidate's key": {
 			"\t\t[-h.next-]{+e+}.Held(),\n",
 			killer{inElection, "TestLeadership_Transfer_meetsAFault", `require.Equal(t, tc.errs == nil, err == nil, "%v", err)`},
@@ -39,18 +47,6 @@ var electionMutants = table{
 			"clientv3.OpTxn([-[]clientv3.Cmp{b.Held()}-]{+nil+},",
 			killer{inElection, "TestLeadership_Transfer_meetsAFault/one_between_is_another's", `require.Len(t, s.srv.Keys(s.keys[tc.stays]), 1)`},
 		},
-	},
-	"election/proclaim.go": {
-		"Proclaim: a late request undoes a later one": {
-			`If:   []clientv3.Cmp{e.Held()[-, clientv3.Compare(clientv3.ModRevision(e.Key), "=", l.written)-]},`,
-			killer{inElection, "TestLeadership_Proclaim_lateRequestUndoesNothing", `require.Equal(t, []string{"second"}, values(p.srv))`},
-		},
-		"Proclaim: hides a request to hand over": {
-			"[-\t\tl.as.touched(l.written) // the watch may show the next write only\n-]",
-			killer{inElection, "TestLeadership_Proclaim_isNoRequestToHandOver", `require.ErrorIs(t, l.Err(), election.ErrHandedOver)`},
-		},
-	},
-	"election/candidate.go": {
 		"a candidate asks a later leader to hand over": {
 			`clientv3.Compare(clientv3.CreateRevision(string(leader.Key)), "[-=", leader.CreateRevision-]{+!=", 0+})`,
 			killer{inElection, "TestCampaign_asks", `require.Equal(t, asked, kv.ModRevision != kv.CreateRevision, string(kv.Key))`},
@@ -117,8 +113,6 @@ var electionMutants = table{
 			"scope.Work([-t.ctx, -]{+ctx, t.+}ctx)",
 			killer{inK8slock, "TestLock_NewContext_endsBeforeARelease", `require.False(t, late)`},
 		},
-	},
-	"election/k8slock/renewals.go": {
 		"k8slock: each renewal opens a stream": {
 			"if [-last < 0-]{+true+} {",
 			killer{inK8slock, "TestLock_keepsTheStreamsOfItsRenewals", `require.Equal(t, tc.want, a.c.KeepAliveStreams())`},
