@@ -4,9 +4,8 @@
 //	go -C examples run ./leader  # the demo: starts everything, kills and pauses leaders
 //
 // The demo, demo.go, needs nothing but Go. To start a service of your own, begin with service.go, which is the life of a
-// process and the leader's work; http.go serves GET /leader, GET /healthz and POST /transfer?to=ID, and etcd.go has the
-// flags of the connection. With -join the program is one process of the service, as you would deploy it, with an existing
-// etcd:
+// process and the leader's work; http.go serves GET /leader, GET /healthz and POST /transfer?to=ID. With -join the program
+// is one process of the service, as you would deploy it, with an existing etcd:
 //
 //	leader -join -id A -etcd 10.0.0.1:2379,10.0.0.2:2379 -election reports/leader -ledger http://ledger -http 10.0.0.5:8080
 //
@@ -23,8 +22,13 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/examples/internal/ledger"
 )
@@ -72,4 +76,45 @@ func runService(s *service, etcd connection, book string) (err error) {
 		return nil
 	}
 	return err
+}
+
+// connection is how a process reaches etcd.
+type connection struct {
+	endpoints, user, passwordFile string
+	tls                           transport.TLSInfo
+}
+
+func (c *connection) register() {
+	flag.StringVar(&c.endpoints, "etcd", "127.0.0.1:2379", "with -join: etcd's addresses, comma-separated")
+	flag.StringVar(&c.user, "user", "", "with -join: etcd's user")
+	// There is no flag for the password itself: every user of the machine can read a command line.
+	flag.StringVar(&c.passwordFile, "password-file", "", "with -join: file with the user's password")
+	flag.StringVar(&c.tls.TrustedCAFile, "cacert", "", "with -join: file with the CA of etcd's certificate; turns TLS on")
+	flag.StringVar(&c.tls.CertFile, "cert", "", "with -join: file with this client's certificate; turns TLS on")
+	flag.StringVar(&c.tls.KeyFile, "key", "", "with -join: file with the certificate's key")
+}
+
+func (c *connection) client() (*clientv3.Client, error) {
+	config := clientv3.Config{
+		Endpoints: strings.Split(c.endpoints, ","), Username: c.user, Logger: zap.NewNop(),
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second, // else a dead connection is noticed late
+	}
+	if (c.user == "") != (c.passwordFile == "") {
+		return nil, fmt.Errorf("-user is %q, -password-file %q: want both or none", c.user, c.passwordFile)
+	}
+	if c.passwordFile != "" {
+		password, err := os.ReadFile(c.passwordFile)
+		if err != nil {
+			return nil, fmt.Errorf("-password-file: %w", err)
+		}
+		config.Password = strings.TrimRight(string(password), "\r\n")
+	}
+	if c.tls.CertFile+c.tls.KeyFile+c.tls.TrustedCAFile != "" {
+		tls, err := c.tls.ClientConfig() // it reads the certificate again for each connection
+		if err != nil {
+			return nil, fmt.Errorf("-cacert, -cert and -key: %w", err)
+		}
+		config.TLS = tls
+	}
+	return clientv3.New(config)
 }
