@@ -1,5 +1,3 @@
-//go:build unix
-
 package etcdproc
 
 import (
@@ -49,4 +47,15 @@ func TestProcess_GoOn_whileADefragmentationWaits(t *testing.T) {
 		t.Fatal("it does not go on")
 	}
 	require.NoError(t, <-defragmented)
+}
+
+// Nobody picks a port twice, though no server listens there yet. A second process cannot either.
+func TestPickAddr_reserves(t *testing.T) {
+	picked := map[string]bool{}
+	for range 500 {
+		addr, err := pickAddr()
+		require.NoError(t, err)
+		require.False(t, picked[addr])
+		picked[addr] = true
+	}
 }
