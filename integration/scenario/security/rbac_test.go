@@ -3,6 +3,11 @@ package security_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,9 +18,80 @@ import (
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/rig"
 	"github.com/leasefence/leasefence/lease"
 )
+
+const (
+	// shortTTL is for leases that a test loses by their deadline. A busy machine must still manage to hold them for a
+	// while.
+	shortTTL = 4 * time.Second
+	// longTTL is for leases that are renewed a few times in a test.
+	longTTL = 6 * time.Second
+)
+
+// second drops the first of two results.
+func second[T any](_ T, err error) error { return err }
+
+// server is a server with the users of SECURITY.md: "worker" may read and write below "jobs/".
+type server struct {
+	*etcdtest.Server
+	root *clientv3.Client
+}
+
+// password is the password of a user.
+func password(user string) string { return secret("a password", "password-of-"+user) }
+
+// start executes the commands of SECURITY.md.
+func start(t *testing.T) *server {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(repository, "SECURITY.md"))
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)\n## Permissions\n.*?\n```sh\n(.*?\n)```\n").FindSubmatch(text)
+	require.NotNil(t, block, "no commands")
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	for command := range strings.Lines(string(block[1])) {
+		words := strings.Fields(command)
+		require.Equal(t, "etcdctl", words[0], command)
+		etcdctl := exec.CommandContext(rig.Bounded(t), etcdtest.Etcdctl(t), append(words[1:], "--endpoints", srv.Endpoint())...)
+		if words[1] == "user" && words[2] == "add" {
+			etcdctl.Args = append(etcdctl.Args, "--interactive=false")
+			etcdctl.Stdin = strings.NewReader(password(words[3]))
+		}
+		out, err := etcdctl.CombinedOutput()
+		require.NoError(t, err, "%s%s", command, out)
+	}
+	s := &server{Server: srv}
+	s.root = s.as(t, "root")
+	return s
+}
+
+// as returns a client of a user.
+func (s *server) as(t *testing.T, user string, opts ...etcdtest.ClientOption) *clientv3.Client {
+	t.Helper()
+	return s.Client(t, append(opts, logged, etcdtest.User(user, password(user)))...)
+}
+
+// add adds a user without a role, and returns a client of that user.
+func (s *server) add(t *testing.T, user string) *clientv3.Client {
+	t.Helper()
+	require.NoError(t, second(s.root.UserAdd(rig.Bounded(t), user, password(user))))
+	return s.as(t, user)
+}
+
+// permit gives the worker permission on a prefix.
+func (s *server) permit(t *testing.T, prefix string) {
+	t.Helper()
+	require.NoError(t, second(s.root.RoleGrantPermission(rig.Bounded(t), "worker", prefix, clientv3.GetPrefixRangeEnd(prefix),
+		clientv3.PermissionType(clientv3.PermReadWrite))))
+}
+
+// forbid revokes the worker's permission.
+func (s *server) forbid(t *testing.T) {
+	t.Helper()
+	require.NoError(t, second(s.root.RoleRevokePermission(rig.Bounded(t), "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))))
+}
 
 // The role that SECURITY.md gives to services is enough for all that a service does with locks and elections.
 func TestRecipe_isEnoughForServices(t *testing.T) {

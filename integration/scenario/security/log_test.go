@@ -7,11 +7,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,7 +19,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -34,17 +33,6 @@ import (
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m, logHasNoSecrets) }
-
-const (
-	// shortTTL is for leases that a test loses by their deadline. A busy machine must still manage to hold them for a
-	// while.
-	shortTTL = 4 * time.Second
-	// longTTL is for leases that are renewed a few times in a test.
-	longTTL = 6 * time.Second
-)
-
-// second drops the first of two results.
-func second[T any](_ T, err error) error { return err }
 
 // Everything that the sessions and clients of this package log, at the lowest level, and the texts that must not be in
 // it, with what each of them is.
@@ -131,61 +119,71 @@ func logHasNoSecrets() error {
 	return errors.Join(errs...)
 }
 
-// server is a server with the users of SECURITY.md: "worker" may read and write below "jobs/".
-type server struct {
-	*etcdtest.Server
-	root *clientv3.Client
-}
+const (
+	repository = "../../.."
+	golden     = "testdata/logged.golden"
+)
 
-// password is the password of a user.
-func password(user string) string { return secret("a password", "password-of-"+user) }
+// logging are the packages that write to a log.
+var logging = []string{"lease", "election", "internal", "fence"}
 
-// start executes the commands of SECURITY.md.
-func start(t *testing.T) *server {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(repository, "SECURITY.md"))
+// The golden list has all that the code can log: levels, messages and the names of attributes. Before you add a line,
+// check that its attributes contain no secrets: see SECURITY.md.
+func TestLog_isWhatTheGoldenListSays(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
-	block := regexp.MustCompile("(?s)\n## Permissions\n.*?\n```sh\n(.*?\n)```\n").FindSubmatch(text)
-	require.NotNil(t, block, "no commands")
-	srv := etcdtest.Start(t, etcdtest.Options{})
-	for command := range strings.Lines(string(block[1])) {
-		words := strings.Fields(command)
-		require.Equal(t, "etcdctl", words[0], command)
-		etcdctl := exec.CommandContext(rig.Bounded(t), etcdtest.Etcdctl(t), append(words[1:], "--endpoints", srv.Endpoint())...)
-		if words[1] == "user" && words[2] == "add" {
-			etcdctl.Args = append(etcdctl.Args, "--interactive=false")
-			etcdctl.Stdin = strings.NewReader(password(words[3]))
-		}
-		out, err := etcdctl.CombinedOutput()
-		require.NoError(t, err, "%s%s", command, out)
+	require.Equal(t, strings.Split(strings.TrimSpace(string(want)), "\n"), loggedInSource(t), "check that no secrets are logged, and then change %s", golden)
+}
+
+// logCall is the beginning of a call of a [slog.Logger], which is known by its name, callEnd is the end of a call, and
+// attribute is the name of an attribute among its arguments.
+var (
+	logCall   = regexp.MustCompile(`\b(?:log|[lL]ogger|Logger\([^()]*\))\.(With|WithGroup|Debug|Info|Warn|Error|\w+Context|Log|LogAttrs)\(`)
+	callEnd   = regexp.MustCompile(`\)[ ,}]*\n`)
+	attribute = regexp.MustCompile(`,\s*"(\w+)",`)
+)
+
+func loggedInSource(t *testing.T) []string {
+	t.Helper()
+	lines := []string{}
+	for _, dir := range logging {
+		require.NoError(t, filepath.WalkDir(filepath.Join(repository, dir), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && entry.Name() == "integration":
+				return filepath.SkipDir
+			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			source, err := os.ReadFile(path)
+			for _, at := range logCall.FindAllSubmatchIndex(source, -1) {
+				args := source[at[1]:]
+				lines = append(lines, logLine(string(source[at[2]:at[3]]), string(args[:callEnd.FindIndex(args)[0]])))
+			}
+			return err
+		}))
 	}
-	s := &server{Server: srv}
-	s.root = s.as(t, "root")
-	return s
+	slices.Sort(lines)
+	return slices.Compact(lines)
 }
 
-// as returns a client of a user.
-func (s *server) as(t *testing.T, user string, opts ...etcdtest.ClientOption) *clientv3.Client {
-	t.Helper()
-	return s.Client(t, append(opts, logged, etcdtest.User(user, password(user)))...)
-}
-
-// add adds a user without a role, and returns a client of that user.
-func (s *server) add(t *testing.T, user string) *clientv3.Client {
-	t.Helper()
-	require.NoError(t, second(s.root.UserAdd(rig.Bounded(t), user, password(user))))
-	return s.as(t, user)
-}
-
-// permit gives the worker permission on a prefix.
-func (s *server) permit(t *testing.T, prefix string) {
-	t.Helper()
-	require.NoError(t, second(s.root.RoleGrantPermission(rig.Bounded(t), "worker", prefix, clientv3.GetPrefixRangeEnd(prefix),
-		clientv3.PermissionType(clientv3.PermReadWrite))))
-}
-
-// forbid revokes the worker's permission.
-func (s *server) forbid(t *testing.T) {
-	t.Helper()
-	require.NoError(t, second(s.root.RoleRevokePermission(rig.Bounded(t), "worker", "jobs/", clientv3.GetPrefixRangeEnd("jobs/"))))
+// logLine is the entry of a call in the golden list.
+func logLine(method, args string) string {
+	if method == "With" {
+		args = "," + args // it has no message
+	}
+	args = strings.ReplaceAll(args, "because(", `"err", (`) // lease's attribute of an error
+	names := []string{}
+	for _, name := range attribute.FindAllStringSubmatch(args, -1) {
+		names = append(names, name[1])
+	}
+	if at := attribute.FindStringIndex(args); at != nil {
+		args = args[:at[0]]
+	}
+	if method != "With" {
+		method = strings.ToUpper(method) + " "
+	}
+	return fmt.Sprintf("%s%s %s", method, strings.Trim(args, `"`), names)
 }

@@ -1,9 +1,0 @@
-package cluster_test
-
-import (
-	"testing"
-
-	"github.com/leasefence/leasefence/integration/etcdtest"
-)
-
-func TestMain(m *testing.M) { etcdtest.Main(m) }
