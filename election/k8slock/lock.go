@@ -31,9 +31,6 @@ const root = "/k8slock/"
 // mostShown is how many bytes of foreign text errors and log lines show.
 const mostShown = 64
 
-// elsewhere is added to this Lock's identity in the record of another process with the same identity.
-const elsewhere = " (another process)"
-
 // Lock is a [resourcelock.Interface] for one election, kept in etcd. Use one Lock for each elector: two electors that
 // share a Lock both lead. Otherwise it is safe for concurrent use. There is nothing to close: a tenure frees its
 // resources when it ends, at its deadline at the latest. The Lock never closes the client.
@@ -150,25 +147,21 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	l.revision = kv.ModRevision
 	t := l.present()
 	l.ours = t != nil && kv.Lease == int64(t.lease) && record.HolderIdentity == l.identity
-	if !l.ours {
-		l.lose(fmt.Sprintf("the record is %q's", clip.To(record.HolderIdentity, mostShown)))
-		if record.HolderIdentity == l.identity {
-			record.HolderIdentity = l.namesake(kv.ModRevision)
-		}
+	if l.ours {
+		return record, kv.Value, nil
+	}
+	l.lose(fmt.Sprintf("the record is %q's", clip.To(record.HolderIdentity, mostShown)))
+	switch {
+	case record.HolderIdentity != l.identity:
+	case l.stable && kv.ModRevision == l.earlier:
+		// A stable identity belongs to one process at a time, so the process that wrote this record has ended.
+		record.HolderIdentity = ""
+	default:
+		// A stable identity does not help here: two processes that have it, against what the option says, would take the
+		// lead from each other at each try.
+		record.HolderIdentity += " (another process)"
 	}
 	return record, kv.Value, nil
-}
-
-// namesake returns the HolderIdentity to show in a record that has this Lock's identity but is not its own.
-//
-// A stable identity belongs to one process at a time. So a record that was there before the first Get belongs to a
-// process that has ended, and is shown as released. A record written later belongs to a second process, against what
-// the option says. It is not taken over, since the two would then take the lead from each other at each try.
-func (l *Lock) namesake(revision int64) string {
-	if l.stable && revision == l.earlier {
-		return ""
-	}
-	return l.identity + elsewhere
 }
 
 // parse reads a record. Anybody with write permission may have written it, so its size is bounded.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -292,18 +293,10 @@ func TestOptions_takeEffect(t *testing.T) {
 	})
 }
 
-// stuck is a writer whose Write blocks until the channel is closed.
-type stuck chan struct{}
-
-func (s stuck) Write(line []byte) (int, error) {
-	<-s
-	return len(line), nil
-}
-
 func TestOptions_Logger_mayBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := make(stuck)
-		defer close(log)
+		unread, log := io.Pipe()
+		defer unread.Close() //nolint:errcheck // never fails
 		a := newCandidate(t, newServer(t), k8slock.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
 		a.create(t)
 		a.RecordEvent("became leader")

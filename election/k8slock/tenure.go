@@ -75,9 +75,6 @@ func (t *tenure) live() bool {
 	return t.ctx.Err() == nil
 }
 
-// cause is why the tenure is over, nil if it goes on.
-func (t *tenure) cause() error { return context.Cause(t.ctx) }
-
 // extend records a renewal of a call that began at from, and reports whether the tenure goes on. A tenure past its deadline
 // stays over.
 func (t *tenure) extend(from clock.Instant) bool {
@@ -126,7 +123,7 @@ func (l *Lock) NewContext(ctx context.Context) (context.Context, error) {
 	case t == nil:
 		return nil, ErrNotLeading
 	case !t.live():
-		return nil, fmt.Errorf("%w: %w", ErrNotLeading, t.cause())
+		return nil, fmt.Errorf("%w: %w", ErrNotLeading, context.Cause(t.ctx))
 	}
 	// The tenure's context is the parent: the call that ends the tenure ends work itself, before it sends a release.
 	work, done := scope.Work(t.ctx, ctx)
@@ -147,7 +144,7 @@ func (l *Lock) install(t *tenure) {
 	l.current = t
 	l.mu.Unlock()
 	context.AfterFunc(t.ctx, func() {
-		if cause := t.cause(); errors.Is(cause, ErrLost) {
+		if cause := context.Cause(t.ctx); errors.Is(cause, ErrLost) {
 			l.log.Error("tenure over", "lock", l.name, "token", t.token, "err", cause)
 		}
 	})

@@ -98,15 +98,12 @@ func (l *Lock) bound(record resourcelock.LeaderElectionRecord) time.Duration {
 	if record.HolderIdentity == "" { // the duration in a release is a nominal 1 s of client-go's
 		return l.timeout
 	}
-	return min(l.timeout, seconds(record)/4)
+	return min(l.timeout, time.Duration(record.LeaseDurationSeconds)*time.Second/4)
 }
 
-func seconds(record resourcelock.LeaderElectionRecord) time.Duration {
-	return time.Duration(record.LeaseDurationSeconds) * time.Second
-}
-
-// acquire begins a tenure if the condition holds, and returns unmet if it does not.
-func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRecord, condition clientv3.Cmp, unmet error) error {
+// acquire begins a tenure if the condition holds, and returns unmet if it does not. The revision of the write becomes the
+// token.
+func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRecord, condition clientv3.Cmp, unmet error) (err error) {
 	l.mu.Lock()
 	leading := l.leading
 	l.mu.Unlock()
@@ -116,7 +113,7 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 
 	began := clock.System.Now()
 	var grant *clientv3.LeaseGrantResponse
-	err := l.try(ctx, func(a *etcd.Attempt) (err error) {
+	err = l.try(ctx, func(a *etcd.Attempt) (err error) {
 		grant, err = etcd.Send(a, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
 			return l.client.Grant(ctx, int64(record.LeaseDurationSeconds)) // a lease whose grant's answer is lost expires
 		})
@@ -125,41 +122,33 @@ func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRe
 	if err != nil {
 		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
 	}
-	t, err := l.take(ctx, record, grant, condition, unmet, began)
-	if err != nil {
-		go l.revoke(context.WithoutCancel(ctx), grant.ID) // in the background: this call's time may be over
-		return err
+	defer func() {
+		if err != nil {
+			go l.revoke(context.WithoutCancel(ctx), grant.ID) // in the background: this call's time may be over
+		}
+	}()
+	rev, err := l.put(ctx, record, grant.ID, condition)
+	switch {
+	case err != nil:
+		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
+	case rev == 0:
+		return unmet
 	}
+	token, err := fence.NewToken(l.era, rev)
+	if err != nil {
+		return fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
+	}
+	t := newTenure(etcd.Of(l.client), token, record.LeaseDurationSeconds, grant, began)
+	if !t.live() {
+		return fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, context.Cause(t.ctx))
+	}
+	l.revision, l.ours, l.read = rev, true, true
 
 	// The lease of the tenure before has no key any more. It is left to expire: a revocation would take time from this
 	// call.
 	l.lose("the record was replaced")
 	l.install(t)
 	return nil
-}
-
-// take writes the record on a new lease. The revision of the write becomes the token.
-func (l *Lock) take(
-	ctx context.Context, record resourcelock.LeaderElectionRecord, grant *clientv3.LeaseGrantResponse,
-	condition clientv3.Cmp, unmet error, began clock.Instant,
-) (*tenure, error) {
-	rev, err := l.put(ctx, record, grant.ID, condition)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
-	case rev == 0:
-		return nil, unmet
-	}
-	token, err := fence.NewToken(l.era, rev)
-	if err != nil {
-		return nil, fmt.Errorf("k8slock: acquire %q: %w", l.key, err)
-	}
-	t := newTenure(etcd.Of(l.client), token, record.LeaseDurationSeconds, grant, began)
-	if !t.live() {
-		return nil, fmt.Errorf("k8slock: acquire %q: the answer came too late: %w", l.key, t.cause())
-	}
-	l.revision, l.ours, l.read = rev, true, true
-	return t, nil
 }
 
 // renew extends the present tenure.
@@ -187,7 +176,7 @@ func (l *Lock) renew(ctx context.Context, record resourcelock.LeaderElectionReco
 	}
 	l.revision = rev
 	if !t.extend(began) {
-		return fmt.Errorf("k8slock: renew %q: the answer came too late: %w", l.key, t.cause())
+		return fmt.Errorf("k8slock: renew %q: the answer came too late: %w", l.key, context.Cause(t.ctx))
 	}
 	return nil
 }
