@@ -340,41 +340,33 @@ func (c *candidate) touched(rev int64) {
 
 // prefer ends the leadership once it can be handed over to a candidate of a higher priority.
 func (l *Leadership) prefer() {
-	if l.awaitPreferred(l.ctx) != nil {
-		return
-	}
-	select {
-	case l.to <- choice{above: l.opts.Priority}:
-		_ = l.lock.Err() // ends l.ctx with the loss if the deadline has passed
-		l.end(ErrHandedOver)
-		l.log.Info("hands over to a candidate of a higher priority")
-	default: // a Transfer came first
-	}
-}
-
-// awaitPreferred returns nil when the leadership can be handed over to a candidate of a higher priority. It returns an
-// error only if ctx ends.
-func (l *Leadership) awaitPreferred(ctx context.Context) error {
 	var look <-chan time.Time
 	if l.as.waited {
 		look = time.After(preferAfter)
 	}
-	pause := etcd.Backoff{Longest: l.hold.Queue.Bound}
+	to, pause := choice{above: l.opts.Priority}, etcd.Backoff{Longest: l.hold.Queue.Bound}
 	for {
 		select {
 		case <-look:
 		case <-l.as.asked:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		case <-l.ctx.Done():
+			return
 		}
-		_, err := l.findHeir(ctx, choice{above: l.as.priority})
+		_, err := l.findHeir(l.ctx, to)
 		switch {
 		case err == nil:
-			return nil
+			select {
+			case l.to <- to:
+				_ = l.lock.Err() // ends l.ctx with the loss if the deadline has passed
+				l.end(ErrHandedOver)
+				l.log.Info("hands over to a candidate of a higher priority")
+			default: // a Transfer came first
+			}
+			return
 		case errors.Is(err, ErrNoCandidate):
 			pause.Reset()
 			continue
-		case !errors.Is(err, ErrBlocked) && ctx.Err() == nil:
+		case !errors.Is(err, ErrBlocked) && l.ctx.Err() == nil:
 			l.as.refused(l.log, "look for a candidate of a higher priority", err)
 		}
 		look = time.After(pause.Next()) // until the one in between has gone, or etcd answers

@@ -186,14 +186,6 @@ func (l *Leadership) release(ctx context.Context) (missed, err error) {
 	return missed, err
 }
 
-// lost returns why the leadership was lost, nil if it was not.
-func (l *Leadership) lost() error {
-	if err := l.Err(); errors.Is(err, lease.ErrLost) {
-		return err
-	}
-	return nil
-}
-
 // Explain tells why a resource refused this leadership's token with err. If etcd's revisions went back, as they do when
 // etcd is restored from a snapshot, the result matches [lease.ErrRestored] and [fence.ErrStale]: raise the session's
 // era. In all other cases the result is err: another candidate leads, or has led since. See [lease.Lock.Explain].

@@ -130,8 +130,10 @@ type ending struct {
 func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 	work, done := scope.Work(l.Context(), ctx)
 	defer func() { // also if lead panics
-		leads := l.Err() == nil // as far as this process knows
-		e.ctx, e.lost = context.Cause(ctx), l.lost()
+		over := l.Err() // nil: it leads, as far as this process knows
+		if e.ctx = context.Cause(ctx); errors.Is(over, lease.ErrLost) {
+			e.lost = over
+		}
 		l.stop()
 		done()
 		// The key is released also if ctx has ended.
@@ -145,7 +147,7 @@ func (r *runner) term(ctx context.Context, l *Leadership) (e ending) {
 			l.log.Warn("the next candidate leads", "err", missed)
 		}
 		e.released = err
-		if e.lost != nil || leads && foundLost(e.released) {
+		if e.lost != nil || over == nil && foundLost(e.released) {
 			e.lost, e.released = e.released, nil
 		}
 	}()
