@@ -177,28 +177,19 @@ func TestLeadership_Proclaim_saysWhatIsUnknown(t *testing.T) {
 
 // Proclaim finds a loss that no watch has reported yet, and never writes to another's key.
 func TestLeadership_Proclaim_guarded(t *testing.T) {
-	for name, tc := range map[string]struct {
-		do     func(*process, string)
-		reason lease.Reason
-		value  []string
-	}{
-		"another lease": {(*process).putOnAnotherLease, lease.ReasonKeyOverwritten, []string{"theirs"}},
-		"deleted":       {func(p *process, key string) { p.srv.Delete(key) }, lease.ReasonKeyDeleted, nil},
-		"another's": {func(p *process, key string) {
-			p.srv.Delete(key)
-			p.srv.Put(key, "theirs")
-		}, lease.ReasonKeyDeleted, []string{"theirs"}},
-		"overwritten": {func(p *process, key string) { p.srv.Put(key, "theirs") }, lease.ReasonKeyOverwritten, []string{"theirs"}},
-		"the same":    {func(p *process, key string) { p.srv.Put(key, "mine") }, lease.ReasonKeyOverwritten, []string{"mine"}},
-		"revoked":     {func(p *process, _ string) { _ = p.srv.Revoke(p.s.Status().LeaseID) }, lease.ReasonLeaseGone, nil},
-	} {
+	all := maps.Clone(losses)
+	delete(all, "cut off")
+	all["another's"] = loss{func(p *process, key string) { p.srv.Delete(key); p.srv.Put(key, "theirs") }, lease.ReasonKeyDeleted}
+	all["overwritten, the same value"] = loss{func(p *process, key string) { p.srv.Put(key, "mine") }, lease.ReasonKeyOverwritten}
+	for name, loss := range all {
 		bubbleOf(t, name, func(t *testing.T, p *process) {
 			l := p.leads(t, election.Options{Value: "old"}) // the key is not watched yet
-			tc.do(p, l.Key())
-			requireLost(t, l.Proclaim(t.Context(), "mine"), tc.reason)
-			require.Equal(t, tc.value, values(p.srv))
-			requireLost(t, context.Cause(l.Context()), tc.reason)
-			requireLost(t, l.Resign(t.Context()), tc.reason)
+			loss.happens(p, l.Key())
+			left := values(p.srv)
+			requireLost(t, l.Proclaim(t.Context(), "mine"), loss.reason)
+			require.Equal(t, left, values(p.srv))
+			requireLost(t, context.Cause(l.Context()), loss.reason)
+			requireLost(t, l.Resign(t.Context()), loss.reason)
 		})
 	}
 }
