@@ -73,38 +73,6 @@ func (s *stage) dies(t *testing.T, l election.Leader) {
 	require.NoError(t, s.srv.Revoke(l.Lease))
 }
 
-func TestCurrent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
-		current := func() election.Leader {
-			t.Helper()
-			l, err := election.Current(t.Context(), s.c.Client, "n")
-			require.NoError(t, err)
-			require.False(t, l.None())
-			return l
-		}
-		none := func() {
-			t.Helper()
-			l, err := election.Current(t.Context(), s.c.Client, "n")
-			require.ErrorIs(t, err, election.ErrNoLeader)
-			require.EqualError(t, err, `election: current leader of "n": election: no leader`)
-			require.Zero(t, l)
-			require.True(t, l.None())
-		}
-		none()
-		first := s.stands(t, "first")
-		require.Equal(t, first, current())
-		second := s.stands(t, "second")
-		require.Equal(t, first, current())
-		first = s.proclaims(t, first, "again")
-		require.Equal(t, first, current())
-		s.dies(t, first)
-		require.Equal(t, second, current())
-		s.srv.Put(second.Key, "off its lease")
-		none()
-	})
-}
-
 func TestCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t)

@@ -247,6 +247,7 @@ func TestObserve_slowConsumer(t *testing.T) {
 // model applies the rule of who leads to the whole key space: the oldest contender of "n", until its key is deleted or
 // taken off its lease.
 type model struct {
+	all    []election.Leader // the contenders, oldest first
 	leader election.Leader
 	views  []*view
 }
@@ -260,7 +261,7 @@ type view struct {
 
 // at takes the whole key space of one revision.
 func (m *model) at(kvs []*mvccpb.KeyValue) {
-	var all []election.Leader
+	all := []election.Leader{}
 	for _, kv := range kvs {
 		id, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), "n/"), "-")
 		if kv.Lease != 0 && id == strconv.FormatInt(kv.Lease, 16) {
@@ -271,6 +272,7 @@ func (m *model) at(kvs []*mvccpb.KeyValue) {
 	}
 	slices.SortStableFunc(all, func(a, b election.Leader) int { return int(a.Revision - b.Revision) }) // kvs are in the order of keys
 	i := slices.IndexFunc(all, func(l election.Leader) bool { return l.Key == m.leader.Key && l.Revision == m.leader.Revision })
+	m.all = all
 	if m.leader = none; len(all) > 0 {
 		m.leader = all[max(i, 0)]
 	}
@@ -291,7 +293,8 @@ func (v *view) at(l election.Leader) {
 
 // Observe yields the leaders of the model, whatever happens to its watches and to the keys below the name: changes of
 // several keys in one revision, changes of leases, keys of nested names, stray keys. So does an observer that comes later.
-// Changes that are compacted before a broken watch can read them are skipped.
+// Changes that are compacted before a broken watch can read them are skipped. Current and Candidates agree with the key
+// space too.
 func TestObserve_agreesWithTheKeySpace(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
@@ -340,6 +343,18 @@ func TestObserve_agreesWithTheKeySpace(t *testing.T) {
 					time.Sleep(time.Duration(rnd.Int64N(int64(catchUp))))
 				case 4:
 					synctest.Wait()
+				case 7:
+					all, err := election.Candidates(t.Context(), s.c.Client, "n")
+					require.NoError(t, err)
+					require.Equal(t, m.all, all)
+					leader, err := election.Current(t.Context(), s.c.Client, "n")
+					require.Equal(t, len(all) == 0, leader.None())
+					if leader.None() {
+						require.EqualError(t, err, `election: current leader of "n": election: no leader`)
+					} else {
+						require.NoError(t, err)
+						require.Equal(t, all[0], leader)
+					}
 				case 5:
 					if compacts {
 						require.NoError(t, s.srv.Compact(s.srv.Rev()))
