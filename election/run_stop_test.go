@@ -287,3 +287,25 @@ func TestRun_transfersToACandidateThatCannotLead(t *testing.T) {
 		})
 	}
 }
+
+// A candidate that is asked to release before it knows that it leads enters the queue again at its end.
+func TestRun_isAskedBeforeItKnows(t *testing.T) {
+	bubble(t, func(t *testing.T, p *process) {
+		other := p.join(t)
+		first, before := other.leads(t, election.Options{}), other.waits(t, election.Options{})
+		r := p.runs(t, election.Options{})
+		time.Sleep(time.Second)
+		require.NoError(t, first.Resign(t.Context()))
+		second := before.won(t)
+		time.Sleep(time.Second)
+		require.NoError(t, second.Proclaim(t.Context(), "new"))
+		p.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Before: 4 * time.Second}) // delays its check whether it was passed
+		require.NoError(t, second.Resign(t.Context()))
+		synctest.Wait()
+		other.release(t)
+		r.requireIdle(t)
+		time.Sleep(20 * time.Second)
+		r.leads(t)
+		r.requireIdle(t)
+	})
+}
