@@ -1,3 +1,5 @@
+// Package cluster_test has scenarios of the members of a cluster: they are killed, stalled, slow or isolated, or
+// restored from a snapshot.
 package cluster_test
 
 import (

@@ -1,3 +1,5 @@
+// Package load_test has a scenario of thousands of waiters, and benchmarks of the kinds of locks and of large sessions
+// and queues.
 package load_test
 
 import (
