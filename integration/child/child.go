@@ -36,14 +36,8 @@ func Start(part string, order any) (*Process, error) {
 		// Otherwise each process would start another one, without end.
 		return nil, fmt.Errorf("child: this process was started to be %s; does main or TestMain call Play first?", part)
 	}
-	text, err := json.Marshal(order)
-	if err != nil {
-		return nil, fmt.Errorf("child: %w", err)
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("child: %w", err)
-	}
+	text, errText := json.Marshal(order)
+	program, errProgram := os.Executable()
 	// If the binary of a test does not call Play, it runs no tests and ends.
 	cmd := exec.Command(program, "-test.run=^$") //nolint:noctx // the process ends with its standard input
 	cmd.Env = append(os.Environ(), part+"="+string(text))
@@ -51,15 +45,13 @@ func Start(part string, order any) (*Process, error) {
 	// With a process group of its own, a paused process does not outlive its parent: the kernel wakes and ends an orphaned
 	// group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("child: %w", err)
+	stdin, errIn := cmd.StdinPipe()
+	stdout, errOut := cmd.StdoutPipe()
+	err := errors.Join(errText, errProgram, errIn, errOut)
+	if err == nil {
+		err = cmd.Start()
 	}
-	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("child: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("child: %w", err)
 	}
 	return &Process{Stdin: stdin, Stdout: stdout, part: part, cmd: cmd}, nil
