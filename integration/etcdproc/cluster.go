@@ -212,31 +212,20 @@ func (c *Cluster) Restore(ctx context.Context, file string, bump uint64) error {
 		return err
 	}
 	for _, p := range c.Members {
-		if err := p.restoreData(file, bump); err != nil {
-			return err
+		p.Dir += "-restored" // the old data stays where it is
+		err := snapshot.NewV3(newLogger()).Restore(snapshot.RestoreConfig{
+			SnapshotPath:        file,
+			Name:                p.Name,
+			OutputDataDir:       p.Dir,
+			PeerURLs:            []string{"http://" + p.PeerAddr},
+			InitialCluster:      p.Cluster,
+			InitialClusterToken: p.Config().InitialClusterToken,
+			RevisionBump:        bump,
+			MarkCompacted:       bump > 0,
+		})
+		if err != nil {
+			return fmt.Errorf("etcdproc: restore server %s: %w", p.Name, err)
 		}
 	}
 	return c.launch(ctx)
-}
-
-// restoreData gives a server that does not run the data of a snapshot, in a new folder. The old data stays in the old
-// one.
-func (p *Process) restoreData(file string, bump uint64) error {
-	m := p.Member
-	m.Dir += "-restored"
-	err := snapshot.NewV3(newLogger()).Restore(snapshot.RestoreConfig{
-		SnapshotPath:        file,
-		Name:                m.Name,
-		OutputDataDir:       m.Dir,
-		PeerURLs:            []string{"http://" + m.PeerAddr},
-		InitialCluster:      m.Cluster,
-		InitialClusterToken: m.Config().InitialClusterToken,
-		RevisionBump:        bump,
-		MarkCompacted:       bump > 0,
-	})
-	if err != nil {
-		return fmt.Errorf("etcdproc: restore server %s: %w", m.Name, err)
-	}
-	p.Member = m
-	return nil
 }
