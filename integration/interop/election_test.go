@@ -43,14 +43,6 @@ func stockCandidate(t *testing.T, srv *etcdtest.Server, value string) interopPee
 	}}
 }
 
-// awaitShown waits until one of etcd's own observers shows a value.
-func awaitShown(t *testing.T, who string, values <-chan string, want string) {
-	t.Helper()
-	for got := ""; got != want; {
-		got = rig.Await(t, values, fmt.Sprintf("%s shows %q, want %q", who, got, want))
-	}
-}
-
 // stockListener observes with concurrency.Election.
 func stockListener(t *testing.T, srv *etcdtest.Server, name string) <-chan string {
 	t.Helper()
@@ -95,15 +87,6 @@ func etcdctlListener(t *testing.T, path string, srv *etcdtest.Server, name strin
 	return values
 }
 
-// values returns the values of leaders; "" stands for no leader.
-func values(leaders []election.Leader) []string {
-	list := make([]string, len(leaders))
-	for i, l := range leaders {
-		list[i] = l.Value
-	}
-	return list
-}
-
 // requireLeader checks what our observers and etcd's own show of a leader.
 func requireLeader(t *testing.T, srv *etcdtest.Server, key, value string, ours *rig.Observer, theirs map[string]<-chan string) {
 	t.Helper()
@@ -116,7 +99,9 @@ func requireLeader(t *testing.T, srv *etcdtest.Server, key, value string, ours *
 	require.Equal(t, want, got)
 	ours.Sees(t, want)
 	for who, values := range theirs {
-		awaitShown(t, who, values, value)
+		for shown := ""; shown != value; {
+			shown = rig.Await(t, values, fmt.Sprintf("%s shows %q, want %q", who, shown, value))
+		}
 	}
 }
 
@@ -169,7 +154,10 @@ func TestCampaign_standsInOneOrderWithEtcdsOwnCandidates(t *testing.T) {
 		queue[p.value], order = enterQueue(t, srv, p.interopPeer, "job"), append(order, p.value)
 		all, err := election.Candidates(rig.Bounded(t), srv.Client(t), "job")
 		require.NoError(t, err)
-		require.Equal(t, order, values(all))
+		require.Len(t, all, len(order))
+		for i, l := range all {
+			require.Equal(t, order[i], l.Value)
+		}
 	}
 	queue["l"].requireWaiting(t)
 	for _, behind := range []string{"d", "e", "l"} {
