@@ -30,28 +30,23 @@ func serve(t *testing.T, a *pki.Authority, cert tls.Certificate) (*etcdtest.Serv
 	return etcdtest.Start(t, etcdtest.Options{CertFile: f.Cert, KeyFile: f.Key, ClientCAFile: f.Authority}), f
 }
 
-// identity is a client's certificate, which may be replaced.
-type identity struct {
-	cert atomic.Pointer[tls.Certificate]
-}
+// identity is a client's certificate, which may be replaced. An empty one stands for a client without a certificate.
+type identity struct{ atomic.Pointer[tls.Certificate] }
 
 // config returns a client's TLS configuration that trusts the authority.
 func (i *identity) config(a *pki.Authority) *tls.Config {
 	return &tls.Config{
 		RootCAs:              a.Pool(),
 		MinVersion:           tls.VersionTLS12,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return i.cert.Load(), nil },
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return i.Load(), nil },
 	}
 }
 
 func holding(cert tls.Certificate) *identity {
 	i := new(identity)
-	i.cert.Store(&cert)
+	i.Store(&cert)
 	return i
 }
-
-// none is shown by a client without a certificate.
-var none tls.Certificate
 
 // awaitFailure waits until a client has failed to connect.
 func awaitFailure(t *testing.T, client *clientv3.Client) {
@@ -93,7 +88,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 	}{
 		"server's expired":              {ca.Issue(t, pki.Expired), ca.Issue(t), "x509: certificate has expired or is not yet valid"},
 		"server's of another authority": {other.Issue(t), ca.Issue(t), "x509: certificate signed by unknown authority"},
-		"client has none":               {ca.Issue(t), none, "remote error: tls: certificate required"},
+		"client has none":               {ca.Issue(t), tls.Certificate{}, "remote error: tls: certificate required"},
 		"client's of another authority": {ca.Issue(t), other.Issue(t), "remote error: tls: unknown certificate authority"},
 		"client's expired":              {ca.Issue(t), ca.Issue(t, pki.Expired), "remote error: tls: expired certificate"},
 	} {
@@ -107,7 +102,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			held := rig.MustLock(t, s, "held")
 
 			place.Install(t, row.server)
-			id.cert.Store(&row.client)
+			id.Store(&row.client)
 			proxy.Cut()
 			awaitFailure(t, client)
 			want := []string{row.want}
@@ -135,7 +130,7 @@ func TestSession_saysWhatIsWrongWithACertificate(t *testing.T) {
 			// With valid certificates everything works again.
 			place.Install(t, ca.Issue(t))
 			mended := ca.Issue(t)
-			id.cert.Store(&mended)
+			id.Store(&mended)
 			require.NoError(t, rig.MustLock(t, s, "n").Unlock(rig.Bounded(t)))
 			require.NoError(t, held.Unlock(rig.Bounded(t)))
 		})
