@@ -59,8 +59,12 @@ func join(client *clientv3.Client, prefix string) (h *hub, isNew bool) {
 	at := target{client, prefix}
 	h = hubs.of[at]
 	if isNew = h == nil; isNew {
-		h = newHub(at)
+		h = &hub{at: at, look: etcd.Look{Prefix: prefix}, ended: make(chan struct{}), changed: make(chan struct{})}
 		hubs.of[at] = h
+		h.out = etcd.Of(client).LookOut(&h.look)
+		var ctx context.Context
+		ctx, h.end = context.WithCancel(context.Background()) // the hub outlives its first observer
+		go h.run(ctx)
 	}
 	h.observers++
 	return h, isNew
@@ -87,15 +91,6 @@ func (h *hub) forget() {
 	if hubs.of[h.at] == h {
 		delete(hubs.of, h.at)
 	}
-}
-
-func newHub(at target) *hub {
-	h := &hub{at: at, look: etcd.Look{Prefix: at.prefix}, ended: make(chan struct{}), changed: make(chan struct{})}
-	h.out = etcd.Of(at.client).LookOut(&h.look)
-	var ctx context.Context
-	ctx, h.end = context.WithCancel(context.Background()) // the hub outlives its first observer
-	go h.run(ctx)
-	return h
 }
 
 // run follows the leaders until ctx ends or something final happens.
