@@ -192,11 +192,9 @@ func requireLost(t *testing.T, err error, reason lease.Reason) {
 // await waits for done, for a day at most: renewals keep a bubble's clock going, so a bubble never reports a deadlock.
 func await(t *testing.T, done <-chan struct{}) {
 	t.Helper()
-	bound := time.NewTimer(24 * time.Hour)
-	defer bound.Stop()
 	select {
 	case <-done:
-	case <-bound.C:
+	case <-time.After(24 * time.Hour):
 		require.FailNow(t, "nothing has happened for a day")
 	}
 }

@@ -178,12 +178,10 @@ func (r *runner) watch(work context.Context) (stop func()) {
 	returned, ended := make(chan struct{}), make(chan struct{})
 	notYet := context.AfterFunc(work, func() {
 		defer close(ended)
-		patience := time.NewTimer(r.runOpts.stopTimeout)
-		defer patience.Stop()
 		select {
 		case <-returned:
 			return
-		case <-patience.C:
+		case <-time.After(r.runOpts.stopTimeout):
 		}
 		err := fmt.Errorf("election: run %q: lead has not returned %v after the end of its context: %w",
 			r.name, r.runOpts.stopTimeout, context.Cause(work))
