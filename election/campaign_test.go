@@ -155,8 +155,8 @@ func TestCampaign_entersAgain_asTheLeaderGoes(t *testing.T) {
 	}
 }
 
-// stalled calls then when a transaction has been answered, before the caller gets the answer. Unlike a fault of the fake it
-// gives the answer also to a caller whose context has ended by then.
+// stalled calls then when a transaction has been answered, before the caller gets the answer. Unlike a fault of the
+// fake it gives the answer also to a caller whose context has ended by then.
 type stalled struct {
 	pb.KVClient
 

@@ -101,8 +101,8 @@ func (l *Lock) bound(record resourcelock.LeaderElectionRecord) time.Duration {
 	return min(l.timeout, time.Duration(record.LeaseDurationSeconds)*time.Second/4)
 }
 
-// acquire begins a tenure if the condition holds, and returns unmet if it does not. The revision of the write becomes the
-// token.
+// acquire begins a tenure if the condition holds, and returns unmet if it does not. The revision of the write becomes
+// the token.
 func (l *Lock) acquire(ctx context.Context, record resourcelock.LeaderElectionRecord, condition clientv3.Cmp, unmet error) (err error) {
 	l.mu.Lock()
 	leading := l.leading

@@ -3,9 +3,9 @@
 //
 //	go -C examples run ./leader  # the demo: starts everything, kills and pauses leaders
 //
-// The demo, demo.go, needs nothing but Go. To start a service of your own, begin with service.go: the life of a process,
-// the leader's work, and then GET /leader, GET /healthz and POST /transfer?to=ID. With -join the program is one process of
-// the service, as you would deploy it, with an existing etcd:
+// The demo, demo.go, needs nothing but Go. To start a service of your own, begin with service.go: the life of a
+// process, the leader's work, and then GET /leader, GET /healthz and POST /transfer?to=ID. With -join the program is one
+// process of the service, as you would deploy it, with an existing etcd:
 //
 //	leader -join -id A -etcd 10.0.0.1:2379,10.0.0.2:2379 -election reports/leader -ledger http://ledger -http 10.0.0.5:8080
 //
