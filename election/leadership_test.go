@@ -241,22 +241,6 @@ func TestLeadership_Resign(t *testing.T) {
 	})
 }
 
-// If Resign and Proclaim run at once, neither takes the other's write for a loss.
-func TestLeadership_Resign_duringAProclaim(t *testing.T) {
-	for range 100 {
-		bubble(t, func(t *testing.T, p *process) {
-			l := p.leads(t, election.Options{})
-			proclaims := inBackground(func() error { return l.Proclaim(t.Context(), "v") })
-			require.NoError(t, l.Resign(t.Context()))
-			if err := proclaims.result(t); err != nil {
-				require.ErrorIs(t, err, election.ErrResigned)
-				require.NotErrorIs(t, err, lease.ErrLost)
-			}
-			require.Empty(t, p.srv.Keys(""))
-		})
-	}
-}
-
 // Resign and Transfer accept the leadership's own context, which they end, or a context derived from it. The release is
 // then bounded.
 func TestLeadership_Resign_onItsOwnContext(t *testing.T) {
