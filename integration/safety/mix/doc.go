@@ -9,7 +9,7 @@
 // A fault counts if it has met something: a message that was lost, bytes that were held, a holder that was stopped. In
 // a run each kind must count at least once. When a leader was paused, or its disk hung, it may on waking up revoke
 // leases that its successor keeps alive. That is etcd's behaviour, and no client can keep such a lease, so the checkers
-// treat it as an operator's revocation; see woken.go. The report counts these leases.
+// treat it as an operator's revocation; see waking. The report counts these leases.
 //
 // On a busy machine the cluster is slow without any fault. A plain client therefore makes each member commit all the
 // time, also in peace. The history records a commit that takes more than 250 ms as a fault of the cluster. For

@@ -2,13 +2,16 @@ package mix
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/integration/etcdproc"
+	"github.com/leasefence/leasefence/integration/safety/history"
 )
 
 // monitor asks the members who leads, and how many leases have expired.
@@ -74,4 +77,68 @@ func (m *monitor) expired(ctx context.Context, endpoint string) (n int) {
 	m.report.count(expiries, n-before)
 	m.counts[endpoint] = n
 	return n
+}
+
+const (
+	slowCommit = 250 * time.Millisecond
+	lostCommit = time.Second // gives a commit up: one that a fault has lost must not excuse what comes after the fault
+	nobody     = clientv3.LeaseID(1)
+)
+
+// pulse makes each member commit no-ops all the time, for a plain client that no fault is aimed at. A cluster that
+// commits slowly serves all clients late, whatever the library does, so the history records a slow commit as a fault.
+type pulse struct {
+	tape *tape
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	last atomic.Int64 // when the last slow commit ended
+}
+
+// startPulse starts a pulse, which must end before its round: a history has each fault from its beginning to its end.
+func (r *run) startPulse(ctx context.Context) *pulse {
+	ctx, stop := context.WithCancel(ctx)
+	p := &pulse{tape: r.tape, stop: stop}
+	p.last.Store(math.MinInt64)
+	for _, member := range r.members {
+		p.wg.Go(func() {
+			for ctx.Err() == nil {
+				p.beat(ctx, member)
+				sleep(ctx, slowCommit/2)
+			}
+		})
+	}
+	return p
+}
+
+func (p *pulse) end() {
+	p.stop()
+	p.wg.Wait()
+}
+
+func (p *pulse) beat(ctx context.Context, member *clientv3.Client) {
+	ctx, cancel := context.WithTimeout(ctx, lostCommit)
+	defer cancel()
+	sent := p.tape.Now()
+	_, _ = member.Revoke(ctx, nobody) // there is no such lease
+	if now := p.tape.Now(); now-sent >= slowCommit {
+		p.tape.fault(sent, history.Event{Name: history.SlowCluster, Target: "cluster"})
+		p.last.Store(int64(now)) // roughly the last of all members
+	}
+}
+
+// wasSlow reports whether a slow commit has ended after since.
+func (p *pulse) wasSlow(since time.Duration) bool { return p.last.Load() >= int64(since) }
+
+// heartbeat records when this process did not run for a while. The checkers need that, since the library is not to
+// blame for an event that is late then.
+func (r *run) heartbeat(ctx context.Context) {
+	const beat, noted = 50 * time.Millisecond, 250 * time.Millisecond
+	for last := time.Now(); ctx.Err() == nil; {
+		sleep(ctx, beat)
+		now := time.Now()
+		if gap := now.Sub(last); gap > noted {
+			r.tape.Record(history.Event{Kind: history.Note, Name: history.NoteStall, Value: gap.String()})
+		}
+		last = now
+	}
 }
