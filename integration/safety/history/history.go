@@ -1,8 +1,61 @@
+// Package history records what happened in a run of the safety suite: which client asked for which lock and was granted
+// it, what the resources accepted and refused, what a watch of the key space saw, and which faults were on.
+//
+// A history is a file of JSON lines, one [Event] each. All times are on one clock, CLOCK_MONOTONIC of the host, counted
+// from the beginning of the run, so that the events of several processes can be compared.
+//
+// # Kinds of events
+//
+//	kind      by        at                                    fields
+//	enter     caller    before Lock, RLock, Campaign, …       Op, Actor, Name, Verb (see below), With, Try, Value
+//	grant     caller    after that has returned a handle      Op, Actor, Name, Verb, Token, Key
+//	giveup    caller    after that has returned an error      Op, Outcome, Error
+//	live      caller    before a call of Err returned nil     Op, Verb (see ByContext)
+//	explained caller    after Explain has returned            Op, Error
+//	lost      caller    after the handle's context has ended  Op, Error
+//	release   caller    before Unlock, Resign                 Op, Verb (see Returned)
+//	released  caller    after that has returned               Op, Outcome, Error
+//	renewed   client    before the client gets the answer     Lease, Value (the time since the request was sent)
+//	send      writer    before a request to a resource        Op, Actor, Name, Token, Verb, Value, Request
+//	answer    writer    after its answer                      Request, Outcome, Value, Error
+//	apply     resource  in the order of application           Name, Verb, Token, Request, Outcome, Value, Highest
+//	put       watch     after the watch has delivered it      Key, Revision, Created, Lease
+//	delete    watch     after the watch has delivered it      Key, Revision
+//	observe   observer  after it has learned of a change      Actor, Name, Token (0: no leader), Outcome (see below)
+//	fault     nemesis   before it begins                      Name, Target, Fault, Actor (if it is not the nemesis)
+//	heal      nemesis   after it has ended                    Name, Target, Fault, Revision (of an operator's deletion)
+//	note      anybody   at any time                           Name, Value
+//
+// Op joins the events of one acquisition, Request those of one request to a resource, Fault those of one fault. Each is
+// unique in the run. A handle is known to be live from its grant to the last live event with its Op: the time of a live
+// event is read before the handle is asked. Events of one resource are in the file in the order of application. Other
+// events are in the order in which they were recorded, which may differ from the order of their times.
+//
+// The Verb of an enter event is [Campaign] for an election, [RLock] for a reader, and empty for a lock. The other kinds
+// of locks have the verbs from [SetLock] on, and the same events. Requests have the verbs
+// from [Claim] to [CheckRead]. A resource that gets an [Add] is a set: a read returns its elements in the order in which
+// they were added, separated by commas. A fenced resource accepts no request without a token, except a [Read]. The
+// Token of a [ClaimRead] or [CheckRead] and that of a reader's grant is the token of a read lock.
+//
+// The names of faults and notes that are constants have a meaning for the checkers. A grant has no Key if the caller does
+// not learn it. An observer records the token without its era, and the Outcome [Failed] when it starts again. A history
+// without [NoteEnd] counts as cut short: the checkers do not judge what should have come after its last event.
 package history
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/leasefence/leasefence/fence"
 )
@@ -172,4 +225,113 @@ func (v Verb) Many() bool { return v == SetLock || v == TreeLock || v == Permit 
 func (e Event) Client() string {
 	client, _, _ := strings.Cut(e.Actor, "/")
 	return client
+}
+
+// Clock counts from the beginning of a run, which is its value. It reads CLOCK_MONOTONIC, so all processes of the host
+// can use the same Clock.
+type Clock time.Duration
+
+// NewClock returns a clock of a run that begins now.
+func NewClock() Clock { return Clock(monotonic()) }
+
+// Now returns the time since the beginning of the run.
+func (c Clock) Now() time.Duration { return monotonic() - time.Duration(c) }
+
+// monotonic reads the clock that all processes of the host share. Go's monotonic times have no meaning in other
+// processes.
+func monotonic() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // it cannot fail: the clock is there, the pointer valid
+	return time.Duration(ts.Nano())
+}
+
+// Recorder writes a history. It is safe for concurrent use.
+type Recorder struct {
+	Clock Clock
+	// Seen, if set, is called with each event, also with those that are dropped.
+	Seen func(Event)
+
+	ids atomic.Int64
+	mu  sync.Mutex // guards the fields below
+	out io.Writer  // nil: events are dropped
+	err error      // the first of out
+}
+
+// NewRecorder returns a recorder that writes to w, see [Recorder.To]. The numbers of [Recorder.ID] begin above first:
+// each process of a run has a range of its own.
+func NewRecorder(w io.Writer, clock Clock, first int64) *Recorder {
+	r := &Recorder{Clock: clock, out: w}
+	r.ids.Store(first)
+	return r
+}
+
+// To makes the recorder write to w from now on. If w is nil, events are dropped. To returns the first error of the
+// writer before.
+func (r *Recorder) To(w io.Writer) (err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err = r.err
+	r.out, r.err = w, nil
+	return err
+}
+
+// ID returns a new number for an Op, a Request or a Fault.
+func (r *Recorder) ID() int64 { return r.ids.Add(1) }
+
+// Now returns the present time, for the At of an event that is recorded later.
+func (r *Recorder) Now() time.Duration { return r.Clock.Now() }
+
+// Record writes an event at once, so that little is lost when the process is killed. If the event's At is 0, Record
+// sets it to the present time.
+func (r *Recorder) Record(e Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e.At == 0 {
+		e.At = r.Clock.Now()
+	}
+	if r.Seen != nil {
+		r.Seen(e)
+	}
+	if r.out != nil && r.err == nil {
+		r.err = json.NewEncoder(r.out).Encode(e)
+	}
+}
+
+// Scan yields the events of a history one by one, and stops at the first error. It skips an incomplete last line, which
+// a killed process may leave.
+func Scan(src io.Reader) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		dec := json.NewDecoder(src)
+		dec.DisallowUnknownFields()
+		for n := 1; ; n++ {
+			var e Event
+			err := dec.Decode(&e)
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return
+			}
+			if err != nil {
+				yield(Event{}, fmt.Errorf("history: event %d: %w", n, err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// ReadFile returns all events of the history in a file, none if there is an error.
+func ReadFile(path string) (all []Event, err error) {
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	for e, err := range Scan(f) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
 }
