@@ -247,7 +247,7 @@ func monotonic() time.Duration {
 
 // Recorder writes a history. It is safe for concurrent use.
 type Recorder struct {
-	Clock Clock
+	Clock
 	// Seen, if set, is called with each event, also with those that are dropped.
 	Seen func(Event)
 
@@ -278,16 +278,13 @@ func (r *Recorder) To(w io.Writer) (err error) {
 // ID returns a new number for an Op, a Request or a Fault.
 func (r *Recorder) ID() int64 { return r.ids.Add(1) }
 
-// Now returns the present time, for the At of an event that is recorded later.
-func (r *Recorder) Now() time.Duration { return r.Clock.Now() }
-
 // Record writes an event at once, so that little is lost when the process is killed. If the event's At is 0, Record
 // sets it to the present time.
 func (r *Recorder) Record(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e.At == 0 {
-		e.At = r.Clock.Now()
+		e.At = r.Now()
 	}
 	if r.Seen != nil {
 		r.Seen(e)
