@@ -37,18 +37,24 @@ func TestCheck_violation(t *testing.T) {
 	require.Contains(t, out.String(), `"kind":"apply"`, "the events that show it")
 }
 
-func TestCheck_noHistory(t *testing.T) {
-	for name, path := range map[string]string{
-		"missing":       filepath.Join(t.TempDir(), "none"),
-		"empty":         write(t, ""),
-		"no JSON":       write(t, "history\n"),
-		"unknown field": write(t, "{\"kind\":\"note\",\"when\":1}\n"),
+func TestDispatch_refuses(t *testing.T) {
+	const usage = "usage: safety check FILE | trace FILE"
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{nil, usage},
+		{[]string{"trace"}, usage},
+		{[]string{"look", testdata("good-killed")}, usage},
+		{[]string{"check", testdata("good-killed"), testdata("good-killed")}, usage},
+		{[]string{"check", "none"}, "none: history: open none:"},
+		{[]string{"check", write(t, "")}, "history.jsonl: no events"},
+		{[]string{"check", write(t, "history\n")}, "history.jsonl: history: event 1: invalid character"},
+		{[]string{"trace", write(t, "{\"kind\":\"note\",\"when\":1}\n")}, `history.jsonl: history: event 1: json: unknown field "when"`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			err := dispatch([]string{"check", path}, &bytes.Buffer{})
-			require.ErrorContains(t, err, path)
-			require.NotErrorIs(t, err, errFailed)
-		})
+		err := dispatch(tc.args, &bytes.Buffer{})
+		require.ErrorContains(t, err, tc.want, "%v", tc.args)
+		require.NotErrorIs(t, err, errFailed)
 	}
 }
 
@@ -105,10 +111,4 @@ func TestTrace(t *testing.T) {
 	}, rows)
 	require.NoError(t, dispatch([]string{"trace", testdata("good-killed")}, &out))
 	require.Contains(t, out.String(), `"name":"client killed client 1"`)
-}
-
-func TestDispatch_refusesArguments(t *testing.T) {
-	for _, args := range [][]string{{}, {"look"}, {"check"}, {"check", "a", "b"}, {"trace"}} {
-		require.Error(t, dispatch(args, &bytes.Buffer{}), "%v", args)
-	}
 }
