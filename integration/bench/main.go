@@ -113,7 +113,7 @@ func (o options) run(ctx context.Context, out table) error {
 	}
 	title := fmt.Sprintf("leasefence on etcd %s, %d CPUs for clients and server, a commit takes %s ms",
 		version.Version, runtime.NumCPU(), digits(milliseconds(o.disks[0].commit)))
-	return os.WriteFile(o.svg, svg(title, bars(o.disks[0].results)), 0o644)
+	return os.WriteFile(o.svg, svg(title, o.disks[0].results), 0o644)
 }
 
 // disk is a folder, with the results of a server whose data is there.

@@ -97,22 +97,6 @@ func digits(v float64) string {
 	}
 }
 
-// bar is one bar of the chart: a ratio to the peer.
-type bar struct {
-	label  string
-	factor float64
-	goal   float64 // 0 without a goal
-}
-
-func bars(results []*result) []bar {
-	var all []bar
-	for _, r := range results {
-		of := [...]string{byRate: r.unit + "s/s", byMedian: "median", byMean: "mean"}[r.by]
-		all = append(all, bar{label: r.title(r.what) + ": " + of, factor: r.comparisons()[1].middle, goal: r.leastTimes})
-	}
-	return all
-}
-
 // The chart's measures, in pixels.
 const (
 	chartLabels = 310 // the width of the column of labels
@@ -140,16 +124,17 @@ text { font: 13px system-ui, sans-serif; fill: #24292f; }
 }
 `
 
-// svg draws the bars on a log scale, from the line at 1x.
-func svg(title string, all []bar) []byte {
+// svg draws the ratios to the peer as bars on a log scale, from the line at 1x.
+func svg(title string, results []*result) []byte {
 	low, high := 0.5, 10.0
-	for _, b := range all {
-		low, high = min(low, b.factor/1.1), max(high, b.factor*1.1, b.goal*1.1)
+	for _, r := range results {
+		c := r.comparisons()[1]
+		low, high = min(low, c.middle/1.1), max(high, c.middle*1.1, c.goal*1.1)
 	}
 	x := func(factor float64) float64 {
 		return chartLabels + chartBars*math.Log(factor/low)/math.Log(high/low)
 	}
-	width, height := chartLabels+chartBars+chartValues, chartTop+chartRow*len(all)+chartBottom
+	width, height := chartLabels+chartBars+chartValues, chartTop+chartRow*len(results)+chartBottom
 	var out bytes.Buffer
 	text := func(class, anchor string, x, y float64, s string) {
 		fmt.Fprintf(&out, `<text class="%s" text-anchor="%s" x="%.1f" y="%.1f">`, class, anchor, x, y)
@@ -177,19 +162,20 @@ func svg(title string, all []bar) []byte {
 		line(class, x(tick), chartTop-6, bottom)
 		text("small", "middle", x(tick), bottom+16, fmt.Sprintf("%gx", tick))
 	}
-	for i, b := range all {
-		y := float64(chartTop + chartRow*i)
-		class, from, to := "better", x(1), x(b.factor)
-		if b.factor < 1 {
+	for i, r := range results {
+		c, y := r.comparisons()[1], float64(chartTop+chartRow*i)
+		class, from, to := "better", x(1), x(c.middle)
+		if c.middle < 1 {
 			class, from, to = "worse", to, from
 		}
-		text("", "start", chartLeft, y+15, b.label)
+		of := [...]string{byRate: r.unit + "s/s", byMedian: "median", byMean: "mean"}[r.by]
+		text("", "start", chartLeft, y+15, r.title(r.what)+": "+of)
 		fmt.Fprintf(&out, "<rect class=%q x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"/>\n",
 			class, from, y+3, max(to-from, 1), chartRow-8)
-		if b.goal > 0 {
-			line("goal", x(b.goal), y+1, y+chartRow-3)
+		if c.goal > 0 {
+			line("goal", x(c.goal), y+1, y+chartRow-3)
 		}
-		text("", "start", max(to, x(b.goal), x(1))+6, y+15, digits(b.factor)+"x")
+		text("", "start", max(to, x(c.goal), x(1))+6, y+15, digits(c.middle)+"x")
 	}
 	out.WriteString("</svg>\n")
 	return out.Bytes()
