@@ -37,22 +37,22 @@ type store struct {
 	database *database        // of the resource that is in a database
 	items    map[string]*item // by name; not changed
 	inner    http.Handler     // checks the token, then applies
-	check    bool             // whether tokens are checked; false: sabotage
 }
 
 type item struct {
-	update history.Verb
-	sql    bool // it is in the database
+	update   history.Verb
+	sql      bool // it is in the database
+	unfenced bool // it accepts all tokens
 
 	mu    sync.Mutex // guards the fields below; held until the event is recorded
 	value string     // of a set: its elements, separated by commas
 }
 
-func newStore(tb testing.TB, log *history.Recorder, n names, d *database, check bool) *store {
+func newStore(tb testing.TB, log *history.Recorder, n names, d *database, unfenced string) *store {
 	tb.Helper()
-	s := &store{log: log, database: d, items: map[string]*item{}, check: check}
+	s := &store{log: log, database: d, items: map[string]*item{}}
 	for _, name := range n.all() {
-		s.items[name] = &item{update: n.update(name), sql: n.inSQL(name)}
+		s.items[name] = &item{update: n.update(name), sql: n.inSQL(name), unfenced: name == unfenced}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
@@ -78,7 +78,7 @@ func (s *store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.log.Record(control)
 	}
 	switch {
-	case !s.check:
+	case it.unfenced:
 		s.apply(w, r)
 	case it.sql:
 		s.serveSQL(w, r, q)
@@ -101,7 +101,7 @@ func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	q.Highest = s.guard.Marks()[q.Name]
-	if q.Verb.OfReader() && s.check {
+	if q.Verb.OfReader() && !it.unfenced {
 		// A newer writer may have come since the check of the middleware, which has raised the mark: only a broken guard
 		// makes this one wait.
 		ctx, cancel := context.WithTimeout(r.Context(), time.Second)

@@ -179,7 +179,7 @@ func (r *restoration) ready(ctx context.Context, revision int64) {
 func (r *restoration) missing(revision int64) string {
 	marks := r.store.guard.Marks()
 	for _, name := range r.rush {
-		if !r.opts.Unfenced && marks[name].Revision() < revision {
+		if marks[name].Revision() < revision {
 			return name
 		}
 	}

@@ -45,7 +45,11 @@ func (r *round) complain(invariant, format string, args ...any) {
 func (run *run) begin(number int) *round {
 	r := &round{run: run, number: number, names: roundNames(number), before: run.report.violations(), draining: make(chan struct{})}
 	run.tape.begin(run.tb, number)
-	r.store = newStore(run.tb, run.tape.Recorder, r.names, run.database, !run.opts.Unfenced)
+	unfenced := ""
+	if run.opts.Unfenced && number == 1 {
+		unfenced = r.names.Hot[0]
+	}
+	r.store = newStore(run.tb, run.tape.Recorder, r.names, run.database, unfenced)
 	var err error
 	r.out, err = newWriter(run.tape.Recorder, r.store.addr(), run.opts.Seed+uint64(number))
 	require.NoError(run.tb, err)

@@ -38,7 +38,8 @@ type Options struct {
 	KeepAll bool
 	// Small runs half as many clients and workers, for the suite's own tests.
 	Small bool
-	// Unfenced makes the fenced resources accept all tokens, so that a test can see that a run finds it.
+	// Unfenced makes a resource of the first round accept all tokens, so that a test can see that a run finds this and
+	// nothing else.
 	Unfenced bool
 }
 
