@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/leasefence/leasefence/integration/safety/check"
 	"github.com/leasefence/leasefence/integration/safety/history"
@@ -83,9 +82,6 @@ func (r *Report) most(what string, n int) {
 	defer r.mu.Unlock()
 	r.Counts[what] = max(r.Counts[what], n)
 }
-
-// longest raises a figure that is a time.
-func (r *Report) longest(what string, d time.Duration) { r.most(what, int(d.Milliseconds())) }
 
 // strike counts a fault if it has met something.
 func (r *Report) strike(kind string, hit bool) {

@@ -1,7 +1,6 @@
 package mix
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -40,7 +39,6 @@ type store struct {
 }
 
 type item struct {
-	update   history.Verb
 	sql      bool // it is in the database
 	unfenced bool // it accepts all tokens
 
@@ -52,7 +50,10 @@ func newStore(tb testing.TB, log *history.Recorder, n names, d *database, unfenc
 	tb.Helper()
 	s := &store{log: log, database: d, items: map[string]*item{}}
 	for _, name := range n.all() {
-		s.items[name] = &item{update: n.update(name), sql: n.inSQL(name), unfenced: name == unfenced}
+		s.items[name] = &item{sql: n.inSQL(name), unfenced: name == unfenced}
+		if n.update(name) == history.Increment {
+			s.items[name].value = "0"
+		}
 	}
 	middleware, err := httpfence.NewAtomicMiddleware(
 		func(r *http.Request) string { return r.FormValue("name") }, &s.guard, httpfence.Options{Refuse: s.refuse})
@@ -118,7 +119,7 @@ func (s *store) apply(w http.ResponseWriter, r *http.Request) {
 	case history.Add:
 		it.value = strings.TrimPrefix(it.value+","+q.Value, ",")
 	case history.Read, history.CheckRead:
-		q.Value = it.read()
+		q.Value = it.value
 	}
 	s.log.Record(q)
 	_, _ = w.Write([]byte(q.Value)) // it fails only if the client has gone
@@ -145,13 +146,6 @@ func requestOf(r *http.Request) history.Event {
 		Kind: history.Apply, Name: r.FormValue("name"), Request: id, Verb: history.Verb(r.FormValue("verb")), Token: token,
 		Value: r.FormValue("value"), Outcome: history.OK,
 	}
-}
-
-func (it *item) read() string {
-	if it.update == history.Increment {
-		return cmp.Or(it.value, "0")
-	}
-	return it.value
 }
 
 // database has registers that package sqlfence fences: the check of the token is part of the write's transaction.
@@ -250,7 +244,7 @@ type writer struct {
 	log    *history.Recorder
 	addr   string
 	client *http.Client
-	idle   func()
+	close  func() // closes its idle connections
 }
 
 func newWriter(log *history.Recorder, addr string, seed uint64) (*writer, error) {
@@ -260,12 +254,10 @@ func newWriter(log *history.Recorder, addr string, seed uint64) (*writer, error)
 		return nil, err
 	}
 	return &writer{
-		log: log, addr: addr, idle: base.CloseIdleConnections,
+		log: log, addr: addr, close: base.CloseIdleConnections,
 		client: &http.Client{Transport: transport, Timeout: 15 * time.Second},
 	}, nil
 }
-
-func (w *writer) close() { w.idle() }
 
 // send sends one request, without retries, and records it. The request does not end with the handle.
 func (w *writer) send(actor, name string, op int64, t fence.Token, verb history.Verb, value string) (string, history.Outcome, error) {

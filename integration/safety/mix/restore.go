@@ -102,7 +102,7 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 func (r *restoration) takeBack(ctx context.Context, file string) {
 	before, began := r.revision(ctx), r.tape.Now()
 	require.NoError(r.tb, r.cluster.Restore(ctx, file, 0))
-	r.report.longest(restoredDown, r.tape.Now()-began)
+	r.report.most(restoredDown, int((r.tape.Now() - began).Milliseconds()))
 	r.tape.fault(began, history.Event{Name: history.Restored, Target: "cluster"})
 	r.report.count(restoredBack, int(before-r.revision(ctx)))
 }

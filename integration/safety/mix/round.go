@@ -165,7 +165,7 @@ func (r *round) settle(ctx context.Context) {
 		})
 	}
 	r.awaitCrews(patience)
-	r.report.longest(slowestServed, time.Since(healed))
+	r.report.most(slowestServed, int(time.Since(healed).Milliseconds()))
 	r.giveUp()
 	processes.Wait()
 	r.peace(ctx)
