@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,9 +90,9 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 		p.join(ctx, 0)
 		p.start(&unaware, func(w *witness) { w.until(working, 3, accepted, told, explained) })
 	}
-	r.await(&old, stop, "not every witness got an error that reports the restore")
+	r.await(&old, stop, "I9", "not every witness got an error that reports the restore")
 	r.leave(ctx, r.parties[:existing]) // their keys have come back and block others
-	r.await(&unaware, stop, "newcomers were not served")
+	r.await(&unaware, stop, "I9", "newcomers were not served")
 	r.leave(ctx, r.parties[existing:])
 	r.raiseEra(ctx)
 }
@@ -132,15 +131,6 @@ func (r *restoration) raiseEra(ctx context.Context) {
 		})
 	}
 	wg.Wait()
-}
-
-// await waits for workers. After the patience it stops them and complains.
-func (r *restoration) await(workers *sync.WaitGroup, stop func(), otherwise string) {
-	late := time.AfterFunc(patience, stop)
-	workers.Wait()
-	if !late.Stop() {
-		r.complain("I9", "%s in %v", otherwise, patience)
-	}
 }
 
 // join opens a session. leave closes it.

@@ -164,7 +164,9 @@ func (r *round) settle(ctx context.Context) {
 			}
 		})
 	}
-	r.awaitCrews(patience)
+	for _, c := range r.crews {
+		r.await(&c.wg, r.giveUp, "end", "the workers of "+c.name+" have not ended")
+	}
 	r.report.most(slowestServed, int(time.Since(healed).Milliseconds()))
 	r.giveUp()
 	processes.Wait()
@@ -187,15 +189,13 @@ func (r *round) settle(ctx context.Context) {
 	r.store.Close()
 }
 
-// awaitCrews waits until all workers have ended. The checkers decide whether they were served in time.
-func (r *round) awaitCrews(bound time.Duration) {
-	late := time.AfterFunc(bound, func() {
-		r.complain("end", "workers are stuck %v after all faults were healed", bound)
-		r.giveUp()
-	})
-	defer late.Stop()
-	for _, c := range r.crews {
-		c.wg.Wait()
+// await waits for workers. After the patience it stops them and complains. The checkers decide whether they were served
+// in time.
+func (r *round) await(workers *sync.WaitGroup, stop func(), invariant, otherwise string) {
+	late := time.AfterFunc(patience, stop)
+	workers.Wait()
+	if !late.Stop() {
+		r.complain(invariant, "%s in %v", otherwise, patience)
 	}
 }
 
