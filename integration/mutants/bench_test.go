@@ -120,9 +120,6 @@ func (b *bench) unchanged(k killer) (output string, err error) {
 	return b.shared(killer{dir: k.dir, test: k.test}, func() (string, error) { return b.run(k, "") })()
 }
 
-// mutated returns the output of the killer's test with the mutant selected.
-func (b *bench) mutated(m mutant) (output string, err error) { return b.run(m.by, m.name) }
-
 // shared returns a function that returns do's results. Do is called at most once for each key.
 func (b *bench) shared(key killer, do func() (string, error)) func() (string, error) {
 	b.mu.Lock()

@@ -59,7 +59,7 @@ func TestMutants_die(t *testing.T) {
 			require.NoError(t, err, "%s", output)
 			require.True(t, ended(output, "PASS", m.by.test), "it does not pass on the unchanged code, so it shows nothing:\n%s", output)
 
-			output, err = b.mutated(m)
+			output, err = b.run(m.by, m.name)
 			require.NoError(t, err, "%s", output)
 			require.NoError(t, kills(m.by, b.root, output), "%s", output)
 		})
@@ -71,7 +71,7 @@ func TestMutants_whatIsNoKill(t *testing.T) {
 	t.Parallel()
 	try := func(edit string) error {
 		m := mutant{"tried", "fence/mark.go", edit, killer{dir: "fence", test: "TestGuard_rules"}}
-		_, err := newBench(t, m).mutated(m)
+		_, err := newBench(t, m).run(m.by, m.name)
 		return err
 	}
 	err := try("case b.Token < [-m.write-]{+nil+}:")
