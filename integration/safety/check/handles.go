@@ -137,42 +137,6 @@ func (c *checker) afterlife(a *acquisition) {
 	c.bad(c.exclusion(a.name()), a.name(), show(a.enter, a.grant, a.lost, a.released, a.lastLive), "a handle was live %s", what)
 }
 
-// spans are disjoint intervals, in order.
-type spans []span
-
-type span struct{ from, to time.Duration }
-
-// touch reports whether one of the intervals meets the one between from and to.
-func (s spans) touch(from, to time.Duration) bool {
-	n, _ := slices.BinarySearchFunc(s, from, func(one span, t time.Duration) int { return cmp.Compare(one.to, t) })
-	return n < len(s) && s[n].from <= to
-}
-
-// spare returns the longest time between from and to that is in none of the intervals.
-func (s spans) spare(from, to time.Duration) (longest time.Duration) {
-	n, _ := slices.BinarySearchFunc(s, from, func(one span, t time.Duration) int { return cmp.Compare(one.to, t) })
-	for _, one := range s[n:] {
-		if one.from >= to {
-			break
-		}
-		longest, from = max(longest, one.from-from), one.to
-	}
-	return max(longest, to-from)
-}
-
-func union(all ...spans) (merged spans) {
-	sorted := slices.Concat(all...)
-	slices.SortFunc(sorted, func(x, y span) int { return cmp.Compare(x.from, y.from) })
-	for _, one := range sorted {
-		if n := len(merged); n > 0 && one.from <= merged[n-1].to {
-			merged[n-1].to = max(merged[n-1].to, one.to)
-		} else {
-			merged = append(merged, one)
-		}
-	}
-	return merged
-}
-
 // punctual bounds how late the timer may end a context after the deadline, in a process that runs.
 const punctual = 500 * time.Millisecond
 
@@ -244,4 +208,40 @@ func (c *checker) returned(a *acquisition) {
 		c.bad("I3", a.name(), show(k.put, a.grant, a.lost, k.del, a.release, a.released),
 			"key %q was deleted %v before the function under the lock returned", k.put.Key, a.release.At-k.del.At)
 	}
+}
+
+// spans are disjoint intervals, in order.
+type spans []span
+
+type span struct{ from, to time.Duration }
+
+// touch reports whether one of the intervals meets the one between from and to.
+func (s spans) touch(from, to time.Duration) bool {
+	n, _ := slices.BinarySearchFunc(s, from, func(one span, t time.Duration) int { return cmp.Compare(one.to, t) })
+	return n < len(s) && s[n].from <= to
+}
+
+// spare returns the longest time between from and to that is in none of the intervals.
+func (s spans) spare(from, to time.Duration) (longest time.Duration) {
+	n, _ := slices.BinarySearchFunc(s, from, func(one span, t time.Duration) int { return cmp.Compare(one.to, t) })
+	for _, one := range s[n:] {
+		if one.from >= to {
+			break
+		}
+		longest, from = max(longest, one.from-from), one.to
+	}
+	return max(longest, to-from)
+}
+
+func union(all ...spans) (merged spans) {
+	sorted := slices.Concat(all...)
+	slices.SortFunc(sorted, func(x, y span) int { return cmp.Compare(x.from, y.from) })
+	for _, one := range sorted {
+		if n := len(merged); n > 0 && one.from <= merged[n-1].to {
+			merged[n-1].to = max(merged[n-1].to, one.to)
+		} else {
+			merged = append(merged, one)
+		}
+	}
+	return merged
 }
