@@ -2,44 +2,14 @@ package fence
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
 // MaxResource is the longest name of a resource, in bytes.
 const MaxResource = 1024
-
-// ErrStale reports that a newer token has reached the resource. The caller has lost its lock, and the resource accepts
-// nothing more with the same token. The error is a [*StaleError].
-var ErrStale = errors.New("fence: stale token")
-
-// StaleError is the refusal of a token that is older than a mark. It matches [ErrStale].
-type StaleError struct {
-	Resource string
-	Token    Token // the refused token, of a reader if Read is set
-	Highest  Token // the mark, or 0 if the store does not report it
-	Read     bool  // Token is a [ReadToken]: a newer writer has reached the resource
-	ByReader bool  // Highest is a [ReadToken]: a newer reader has reached the resource
-}
-
-// Error names the resource, the token and the mark.
-func (e *StaleError) Error() string {
-	text, highest := fmt.Sprintf("%v %d for %q", ErrStale, int64(e.Token), e.Resource), "highest seen"
-	if e.Read {
-		text = fmt.Sprintf("%v %d of a reader for %q", ErrStale, int64(e.Token), e.Resource)
-	}
-	if e.ByReader {
-		highest = "highest seen of a reader"
-	}
-	if e.Highest == 0 {
-		return text
-	}
-	return fmt.Sprintf("%s: %s is %d", text, highest, int64(e.Highest))
-}
-
-// Is reports whether target is [ErrStale].
-func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
 // Guard refuses stale tokens for resources in this process. It has two marks for each resource: the write mark is the
 // highest token of a writer that it has accepted, the read mark that of a reader. Marks only grow. A writer is stale if
@@ -222,3 +192,136 @@ func checkResource(resource string) error {
 	}
 	return nil
 }
+
+// Marks returns a copy of all write marks. It does not wait for a function that [Guard.Do] is running. The function
+// itself may call it and sees its own token as the mark. Marks reads one mark after the other: each is at least its
+// value when Marks was called.
+//
+// To keep marks over a restart, save a mark before the write that it accepted, or in one transaction with it. A mark
+// that is saved later can be lost in between, and the restarted Guard would accept a token that it had fenced. For the
+// same reason save the marks before you answer a Claim. A saved mark whose write then fails does no harm. If two
+// snapshots are saved concurrently, a saved mark must not go back. If there are readers, save the marks of
+// [Guard.ReadMarks] too. If tokens come with the names of locks, save [Guard.Locks] too, and load them with
+// [Guard.LoadLocks]: otherwise the restarted Guard follows the lock of the first token that comes.
+func (g *Guard) Marks() map[string]Token {
+	return snapshot(g, func(m *marks) Token { return m.write })
+}
+
+// ReadMarks is [Guard.Marks] for the read marks.
+func (g *Guard) ReadMarks() map[string]ReadToken {
+	return snapshot(g, func(m *marks) ReadToken { return ReadToken(m.read) })
+}
+
+// Locks is [Guard.Marks] for the names of the locks that the resources follow.
+func (g *Guard) Locks() map[string]string {
+	return snapshot(g, func(m *marks) string { return m.lock })
+}
+
+// snapshot returns the values that are not zero.
+func snapshot[T comparable](g *Guard, of func(*marks) T) map[string]T {
+	all := make(map[string]T)
+	var zero T
+	for resource, m := range g.marks.Range {
+		if v := of(m.(*mark).marks.Load()); v != zero {
+			all[resource.(string)] = v
+		}
+	}
+	return all
+}
+
+// Load raises the write marks to those of a snapshot by [Guard.Marks]. Call it before the Guard is used. Higher marks
+// stay. If a token in the snapshot is not valid, Load changes no mark, and the error matches [ErrInvalidToken] and
+// names the resource.
+//
+// Load raises one mark after the other and waits for a function that [Guard.Do] is running for that resource.
+func (g *Guard) Load(marks map[string]Token) error { return load(g, marks, writer) }
+
+// LoadRead is [Guard.Load] for the read marks.
+func (g *Guard) LoadRead(marks map[string]ReadToken) error { return load(g, marks, reader) }
+
+func load[T ~int64](g *Guard, marks map[string]T, as func(T) claimant) error {
+	for _, resource := range slices.Sorted(maps.Keys(marks)) { // sorted: the same error each time
+		if err := g.validate(resource, bare(as(marks[resource]))); err != nil {
+			return err
+		}
+	}
+	for resource, t := range marks {
+		g.find(resource).load(bare(as(t)))
+	}
+	return nil
+}
+
+// LoadLocks makes the resources follow the locks of a snapshot by [Guard.Locks], as [Guard.Load] raises the marks. A
+// resource that already follows a lock keeps it. If [CheckLock] refuses a name, LoadLocks changes nothing, and the error
+// names the resource.
+func (g *Guard) LoadLocks(locks map[string]string) error {
+	for _, resource := range slices.Sorted(maps.Keys(locks)) {
+		if err := checkResource(resource); err != nil {
+			return err
+		}
+		if err := CheckLock(locks[resource]); err != nil {
+			return fmt.Errorf("%w (resource %q)", err, resource)
+		}
+	}
+	for resource, lock := range locks {
+		g.find(resource).load(bid{lock: lock})
+	}
+	return nil
+}
+
+// ClaimPath is [Guard.Claim] for a node of a tree of resources, with the token of a lock on that node. It also fences
+// earlier holders of the nodes above and below, and nobody on other branches. A path has a node at each slash and at
+// its end: the nodes of "a/b/c" are "a", "a/b" and "a/b/c".
+//
+// On success t is the write mark of the path's end, and the read marks of the nodes above are at least t, as if t were
+// a reader's there. The error is a [*StaleError] that names the node if t is older than the write mark of a node, or
+// than the read mark of the path's end. A refusal changes nothing, unless a newer token comes during the call: then some
+// of the nodes may have been claimed. ClaimPath waits for functions that [Guard.Do] runs at any of the nodes of the path,
+// and not for those at nodes below its end.
+//
+// Only ClaimPath and CheckPath look at the nodes above. [Guard.Do] and [Guard.Check] of a path's end do not: they accept
+// the token of a holder that a claim of a node above has fenced. So hold a mutex of the resource during ClaimPath, and
+// during CheckPath and the write after it.
+func (g *Guard) ClaimPath(path string, t Token) error {
+	b := bare(writer(t))
+	err := g.validate(path, b)
+	if err == nil {
+		err = g.claimPath(path, t)
+	}
+	g.Hooks.Tell(b.ctx, b.access(path), err)
+	return err
+}
+
+// claimPath has the turn of one node at a time: a function of Do at one node may use the others, and a claim that waits
+// for a function delays no other branch. Marks that it has raised before a refusal harm nobody: the lock was granted to
+// t, so those that they refuse had lost it before.
+func (g *Guard) claimPath(path string, t Token) error {
+	// each calls do for the nodes, with a bid that is like a reader's above the path's end, until do returns an error.
+	each := func(do func(m *mark, resource string, b bid) error) error {
+		for i := range len(path) + 1 {
+			if i == len(path) || path[i] == '/' {
+				b := bare(claimant{t, i < len(path)})
+				b.above = b.read
+				if err := do(g.find(path[:i]), path[:i], b); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	err := each((*mark).refuse) // a token that is stale already raises nothing
+	if err == nil {
+		err = each(func(m *mark, resource string, b bid) error {
+			_, err := m.accept(resource, b, nil)
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return each((*mark).refuse) // a newer holder may have come to one node while t waited at another
+}
+
+// CheckPath is [Guard.Check] for a node of a tree of resources. It does what [Guard.ClaimPath] does and has the same
+// errors.
+func (g *Guard) CheckPath(path string, t Token) error { return g.ClaimPath(path, t) }

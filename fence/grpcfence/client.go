@@ -2,9 +2,78 @@ package grpcfence
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/leasefence/leasefence/fence"
+	"github.com/leasefence/leasefence/fence/internal/wire"
 )
+
+// MetadataKey is the key of a call's metadata that carries the token, in the decimal form that [fence.Token.String]
+// writes. It is the header of httpfence in gRPC's lower case. A gateway from HTTP to gRPC must pass on the three headers
+// by these names; grpc-gateway drops them unless runtime.WithIncomingHeaderMatcher names them.
+const MetadataKey = "fencing-token"
+
+// ReadMetadataKey is [MetadataKey] for the token of a read lock. A server that knows only writers finds no token in
+// such a call and refuses it if its method writes. A call has one of the two.
+const ReadMetadataKey = "fencing-read-token"
+
+// LockMetadataKey is the key of the metadata that carries the name of the lock that the token belongs to, beside
+// [MetadataKey] or [ReadMetadataKey]; see [fence.WithLock]. In the name, "%" and two upper-case hex digits stand for
+// each byte except A-Z, a-z, 0-9 and "-._~/", as in the header of httpfence. A token may come without it. A server that
+// does not know it takes the token of any lock.
+const LockMetadataKey = "fencing-lock"
+
+// ErrMissing reports that a call of a method that writes has no token. It is a mistake of the caller and not a lost
+// lock.
+var ErrMissing = errors.New("grpcfence: no fencing token")
+
+// carried returns the token of a call, a writer's or a reader's, and the name of its lock.
+func carried(ctx context.Context) (wire.Token, error) {
+	var values [len(keys)][]string
+	for i, key := range keys {
+		values[i] = metadata.ValueFromIncomingContext(ctx, key)
+	}
+	return wire.Carried("metadata", keys, values)
+}
+
+// outgoing returns a context with the token of ctx and the name of its lock in its metadata. It keeps the caller's
+// metadata.
+func outgoing(ctx context.Context) (context.Context, error) {
+	own, err := wire.FieldsOf(ctx)
+	if err != nil {
+		return nil, unsent(err)
+	}
+	if !own.HasToken() {
+		return ctx, nil
+	}
+	md, _ := metadata.FromOutgoingContext(ctx)
+	var added []string
+	for i, key := range keys {
+		set := md.Get(key)
+		switch {
+		case !own.Allows(i, set):
+			return nil, unsent(fmt.Errorf("%w: metadata %s is set to %q, the context carries %s",
+				fence.ErrInvalidToken, key, set, own.Text(keys)))
+		case len(set) == 0 && own[i] != "":
+			added = append(added, key, own[i])
+		}
+	}
+	return metadata.AppendToOutgoingContext(ctx, added...), nil
+}
+
+// unsent gives a status to the error for a call that is not sent.
+func unsent(err error) error {
+	return &refusal{status: status.New(codes.InvalidArgument, err.Error()), err: err}
+}
+
+// keys are those of [wire.Fields].
+var keys = [...]string{MetadataKey, ReadMetadataKey, LockMetadataKey}
 
 var (
 	_ grpc.UnaryClientInterceptor  = UnaryClient

@@ -76,22 +76,6 @@ var fenceMutants = table{
 			"\tif ran {+&& err == nil +}{\n\t\tg.Hooks",
 			killer{inFence, "TestGuard_hooks", `require.NoError(t, failure)`},
 		},
-	},
-	"fence/context.go": {
-		"a reader's context carries a writer's token": {
-			"t != nil [-&& !t.token.read -]{",
-			killer{inFence, "TestContext_carriesOneTenure", `requireCarries(t, fence.NewReadContext(writer, 41), tenure{read: 41})`},
-		},
-		"an inner lock's token is sent for the lock that is named": {
-			"{+len(t.locks) > 0 || +}slices.Contains(t.locks, string(key))",
-			killer{inFence, "TestForLock", `requireCarries(t, fence.ForLock(nested, "report"), tenure{write: 41, lock: "report"})`},
-		},
-		"a request gets the locks of the service that handles it": {
-			"case [-t.alone-]{+false+}:",
-			killer{inFence, "TestForLock_findsNothingBehindATokenOfAnother", `requireCarries(t, fence.ForLock(request, "stock"), tenure{})`},
-		},
-	},
-	"fence/guard_path.go": {
 		"Guard: a path's claim does not reach the nodes above": {
 			"{+\t\t\tif b.read {\n\t\t\t\treturn nil\n\t\t\t}\n+}\t\t\t_, err := m.accept(resource, b, nil)\n",
 			killer{inLease, "TestSession_DoTree_carriesTheToken", `require.ErrorIs(t, g.CheckPath("a/b", above), fence.ErrStale)`},
@@ -109,13 +93,27 @@ var fenceMutants = table{
 			killer{inFence, "TestGuard_ClaimPath_waitsWithoutATurn", `"it has waited at %s", busy)`},
 		},
 	},
+	"fence/context.go": {
+		"a reader's context carries a writer's token": {
+			"t != nil [-&& !t.token.read -]{",
+			killer{inFence, "TestContext_carriesOneTenure", `requireCarries(t, fence.NewReadContext(writer, 41), tenure{read: 41})`},
+		},
+		"an inner lock's token is sent for the lock that is named": {
+			"{+len(t.locks) > 0 || +}slices.Contains(t.locks, string(key))",
+			killer{inFence, "TestForLock", `requireCarries(t, fence.ForLock(nested, "report"), tenure{write: 41, lock: "report"})`},
+		},
+		"a request gets the locks of the service that handles it": {
+			"case [-t.alone-]{+false+}:",
+			killer{inFence, "TestForLock_findsNothingBehindATokenOfAnother", `requireCarries(t, fence.ForLock(request, "stock"), tenure{})`},
+		},
+	},
 	"fence/token.go": {
 		"Token: without the era": {
 			"return Token([-int64(era)<<revisionBits | -]revision), nil",
 			killer{inFence, "TestNewToken_packsEraAndRevision", `require.Equal(t, tt.want, got)`},
 		},
 	},
-	"fence/grpcfence/intercept.go": {
+	"fence/grpcfence/server.go": {
 		"grpcfence: a reader's token is accepted for a write": {
 			"err == nil && c.writes && t.Write == 0 {+&& t.Read == 0 +}{",
 			killer{inGrpcfence, "TestStream_eachMessage/reads_false,_moved_false", `"a reader does not write")`},
@@ -141,19 +139,19 @@ var fenceMutants = table{
 			killer{inHttpfence, "TestMiddleware_methods", `"whether it has a token or not")`},
 		},
 	},
-	"fence/grpcfence/metadata.go": {
+	"fence/grpcfence/client.go": {
 		"grpcfence: the name of the lock is not sent": {
 			`case len(set) == 0 && own[i] != ""{+ && key != LockMetadataKey+}:`,
 			killer{inGrpcfence, "TestStream_eachMessage/reads_false,_moved_false", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
 		},
 	},
-	"fence/internal/wire/lock.go": {
+	"fence/internal/wire/token.go": {
 		"wire: a name has several spellings": {
 			"err != nil [-|| EncodeLock(lock) != text -]{",
 			killer{inWire, "FuzzDecodeLock/seed#16", `"a name has one spelling")`},
 		},
 	},
-	"fence/redisfence/send.go": {
+	"fence/redisfence/call.go": {
 		"redisfence: a token of another lock is accepted": {
 			`by.Moves || by.Lock [-== "" &&-]{+!= "" ||+} m.opts.AllowUnnamed`,
 			killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
@@ -165,7 +163,7 @@ var fenceMutants = table{
 			killer{inRedis, "TestMarks_rules", `rules.Decide(t)`},
 		},
 	},
-	"fence/etcdfence/held.go": {
+	"fence/etcdfence/kv.go": {
 		"etcdfence: no fence while a lock is held": {
 			"etcd.Commit(ctx, h.kv, [-h.cmps-]{+nil+},",
 			killer{inEtcdfence, "TestNewKV_model", `require.Equal(t, want, kv.Check(ctx))`},
@@ -175,7 +173,7 @@ var fenceMutants = table{
 			killer{inEtcdfence, "TestNewKV_model", `require.Equal(t, want, kv.Check(ctx))`},
 		},
 	},
-	"fence/internal/admission/marks.go": {
+	"fence/internal/admission/admission.go": {
 		"etcdfence: no fence by the mark": {
 			"case b.{+Read && b.+}Token < m.Write:",
 			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
@@ -226,8 +224,6 @@ var fenceMutants = table{
 			"error {\n\treturn m.[-raise(ctx, resource, admission.Bid{}-]{+Check(ctx, resource+})",
 			killer{inEtcdfence, "TestMarks_rules", `rules.Decide(t)`},
 		},
-	},
-	"fence/etcdfence/mark.go": {
 		"etcdfence: raises a mark without a comparison": {
 			`cond = clientv3.Compare(clientv3.ModRevision(key), "[-=", rev-]{+>", min(rev, -1)+})`,
 			killer{inEtcdfence, "TestMarks_overlap", `rules.Overlap(t, verbs(newMarks(`},
@@ -271,6 +267,20 @@ var fenceMutants = table{
 			"err == nil && refused == nil && !seen.has(c) {+&& !c.Read +}{",
 			killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
 		},
+		"sqlfence: a path's claim does not reach the nodes above": {
+			"for _, n := range [-lacking-]{+nodes[:1]+} {",
+			killer{
+				onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
+				`require.NoError(t, err, "what was claimed")`,
+			},
+		},
+		"sqlfence: a path's check does not look at the nodes above": {
+			"for _, n := range nodes{+[:1]+} {",
+			killer{
+				onSQLite, "TestMarks_overlapOfPaths/SQLite,_journal_wal",
+				`fencetest.RequireRefusal(t, want, err, node`,
+			},
+		},
 	},
 	"fence/internal/sqlmark/postgresql.go": {
 		"sqlfence: a reader trusts the snapshot of the marks that its lock returned": {
@@ -301,8 +311,6 @@ var fenceMutants = table{
 				`require.Equal(t, end.marks, o.r.marks(t, resource).Normal())`,
 			},
 		},
-	},
-	"fence/internal/sqlmark/marks.go": {
 		"sqlfence: the lock's name is forgotten when the mark is raised without one": {
 			`if [-m.Lock == "" || c.Moves-]{+true+} {`,
 			killer{onSQLite, "TestMarks_rules/SQLite,_journal_wal", `rules.Decide(t)`},
@@ -312,22 +320,6 @@ var fenceMutants = table{
 			killer{
 				onSQLite, "TestMarks_overlapOfClaims/PostgreSQL,_Read_Committed",
 				`"a claim that was refused is announced")`,
-			},
-		},
-	},
-	"fence/internal/sqlmark/path.go": {
-		"sqlfence: a path's claim does not reach the nodes above": {
-			"for _, n := range [-lacking-]{+nodes[:1]+} {",
-			killer{
-				onSQLite, "TestMarks_pathsFollowLocks/SQLite,_journal_wal",
-				`require.NoError(t, err, "what was claimed")`,
-			},
-		},
-		"sqlfence: a path's check does not look at the nodes above": {
-			"for _, n := range nodes{+[:1]+} {",
-			killer{
-				onSQLite, "TestMarks_overlapOfPaths/SQLite,_journal_wal",
-				`fencetest.RequireRefusal(t, want, err, node`,
 			},
 		},
 	},

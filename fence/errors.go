@@ -7,6 +7,37 @@ import (
 	"unicode/utf8"
 )
 
+// ErrStale reports that a newer token has reached the resource. The caller has lost its lock, and the resource accepts
+// nothing more with the same token. The error is a [*StaleError].
+var ErrStale = errors.New("fence: stale token")
+
+// StaleError is the refusal of a token that is older than a mark. It matches [ErrStale].
+type StaleError struct {
+	Resource string
+	Token    Token // the refused token, of a reader if Read is set
+	Highest  Token // the mark, or 0 if the store does not report it
+	Read     bool  // Token is a [ReadToken]: a newer writer has reached the resource
+	ByReader bool  // Highest is a [ReadToken]: a newer reader has reached the resource
+}
+
+// Error names the resource, the token and the mark.
+func (e *StaleError) Error() string {
+	text, highest := fmt.Sprintf("%v %d for %q", ErrStale, int64(e.Token), e.Resource), "highest seen"
+	if e.Read {
+		text = fmt.Sprintf("%v %d of a reader for %q", ErrStale, int64(e.Token), e.Resource)
+	}
+	if e.ByReader {
+		highest = "highest seen of a reader"
+	}
+	if e.Highest == 0 {
+		return text
+	}
+	return fmt.Sprintf("%s: %s is %d", text, highest, int64(e.Highest))
+}
+
+// Is reports whether target is [ErrStale].
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
+
 // MaxLock is the longest name of a lock, in bytes. The locks of package lease have shorter names, also with their
 // prefix.
 const MaxLock = 2304
