@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -238,4 +241,147 @@ func FuzzMarks_mark(f *testing.F) {
 			require.Equal(t, after, get(t, c, key), name)
 		}
 	})
+}
+
+// Holders of one lock overlap in all verbs. Scripts arrive late, also after their calls have been cancelled at random.
+func TestMarks_random(t *testing.T) {
+	c, late := newClient(t), shared.client(t)
+	var under sync.WaitGroup
+	t.Cleanup(under.Wait)
+	late.AddHook(hook(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if !strings.HasPrefix(cmd.Name(), "eval") { // the connection's own
+			return next(ctx, cmd)
+		}
+		sent, done := redis.NewCmd(ctx, cmd.Args()...), make(chan error, 1)
+		under.Go(func() {
+			if rand.IntN(4) == 0 {
+				time.Sleep(rand.N(5 * time.Millisecond)) // for varied schedules; nothing relies on its length
+			}
+			done <- next(context.WithoutCancel(ctx), sent)
+		})
+		select {
+		case err := <-done:
+			cmd.(interface{ SetVal(any) }).SetVal(sent.Val())
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}))
+	f, direct := newFence(t, late), newFence(t, c)
+	s := fencetest.Store{
+		Claims: []func(context.Context, string) error{f.Claim},
+		Again:  func(error) bool { return false },
+		Entries: func(ctx context.Context, resource string) ([]fencetest.Entry, error) {
+			replies, err := direct.Do(ctx, resource, redisfence.Command("KEYS", "{"+resource+"}:*"))
+			if err != nil {
+				return nil, err
+			}
+			return entries(t, replies[0].([]any)), nil
+		},
+	}
+	body := redisfence.NewScript("local seen = redis.call('KEYS', KEYS[1]) redis.call('SET', KEYS[2], '') return seen")
+	for _, name := range []string{"Do", "Run", "Set"} {
+		s.Forms = append(s.Forms, fencetest.Form{
+			Name: name, Alone: "the server",
+			Write: func(ctx context.Context, resource string, e fencetest.Entry, saw func([]fencetest.Entry)) error {
+				all, key := "{"+resource+"}:*", fmt.Sprintf("{%s}:%v", resource, e)
+				var keys any
+				var err error
+				switch name {
+				case "Set":
+					return f.Set(ctx, resource, key, "")
+				case "Run":
+					keys, err = f.Run(ctx, resource, body, []string{all, key})
+				case "Do":
+					var replies []any
+					replies, err = f.Do(ctx, resource, redisfence.Command("KEYS", all), redisfence.Command("SET", key, ""))
+					if err == nil {
+						keys = replies[0]
+					}
+				}
+				if err == nil {
+					saw(entries(t, keys.([]any)))
+				}
+				return err
+			},
+		})
+	}
+	fencetest.Random(t, s)
+}
+
+// entries parses keys of the form "{resource}:entry".
+func entries(t *testing.T, keys []any) []fencetest.Entry {
+	t.Helper()
+	var text strings.Builder
+	for _, key := range keys {
+		_, entry, _ := strings.Cut(key.(string), ":")
+		text.WriteString(" " + entry)
+	}
+	all, err := fencetest.Entries(text.String())
+	require.NoError(t, err)
+	return all
+}
+
+func TestMarks_grants(t *testing.T) {
+	fencetest.Grants(t, verbs(newFence(t, newClient(t))), "Set", "Do", "Run") // Check raises no mark
+}
+
+func TestNew_refuses(t *testing.T) {
+	c := silent(t)
+	ring := redis.NewRing(&redis.RingOptions{})
+	t.Cleanup(func() { require.NoError(t, ring.Close()) })
+	for _, tt := range []struct {
+		client redis.UniversalClient
+		opts   redisfence.Options
+		want   string
+	}{
+		{c, redisfence.Options{Prefix: "a{b"}, `Options.Prefix is "a{b", want UTF-8 without NUL and braces`},
+		{c, redisfence.Options{Prefix: strings.Repeat("p", 1025)}, "Options.Prefix has 1025 bytes, want 1 to 1024"},
+		{c, redisfence.Options{MaxEra: 32768}, "Options.MaxEra is 32768, want 1 to 32767, or 0 for 15"},
+		{nil, redisfence.Options{}, "client is nil, want a *redis.Client or a *redis.ClusterClient"},
+		{(*redis.Client)(nil), redisfence.Options{}, "client is nil, want a *redis.Client or a *redis.ClusterClient"},
+		{(*redis.ClusterClient)(nil), redisfence.Options{}, "client is nil, want a *redis.Client or a *redis.ClusterClient"},
+		{ring, redisfence.Options{}, "client is a *redis.Ring, want a *redis.Client or a *redis.ClusterClient"},
+	} {
+		f, err := redisfence.New(tt.client, tt.opts)
+		require.EqualError(t, err, "redisfence: "+tt.want)
+		require.Nil(t, f)
+	}
+}
+
+func TestMarks_zeroIsRefused(t *testing.T) {
+	const want = "redisfence: Marks is nil or zero, want one created by New"
+	for _, f := range []*redisfence.Marks{nil, {}} {
+		for name, v := range verbs(f) {
+			require.EqualError(t, call(t, v, 54, "orders"), want, name)
+		}
+		_, err := f.Probe(t.Context())
+		require.EqualError(t, err, want)
+	}
+}
+
+func TestOptions_Prefix(t *testing.T) {
+	c := newClient(t)
+	f, err := redisfence.New(c, redisfence.Options{Prefix: "marks/"})
+	require.NoError(t, err)
+	require.NoError(t, f.Claim(as(t, 54), "orders"))
+	require.Equal(t, "marks/{orders}", f.MarkKey("orders"))
+	require.Equal(t, "54 0", get(t, c, "marks/{orders}"))
+	require.NoError(t, newFence(t, c).Check(as(t, 41), "orders"), "another prefix has other marks")
+	require.ErrorContains(t, f.Set(as(t, 54), "orders", "marks/x", 1),
+		`want a key without the prefix of the marks, "marks/"`)
+}
+
+// Each accepted call but Check removes an expiry that was set on the mark by mistake, also if the mark need not rise.
+func TestMarks_takeAnExpiryOffTheMark(t *testing.T) {
+	c := newClient(t)
+	f := newFence(t, c)
+	for name, v := range verbs(f) {
+		require.NoError(t, f.Claim(of(t, "accounts", 54), name))
+		for _, token := range []fence.Token{54, 55} {
+			require.NoError(t, c.Expire(t.Context(), f.MarkKey(name), time.Hour).Err())
+			require.NoError(t, call(t, v, token, name))
+			require.Equal(t, v.Looks, c.TTL(t.Context(), f.MarkKey(name)).Val() > 0, name)
+		}
+	}
 }
