@@ -108,6 +108,86 @@ func TestMarks_absurdToken(t *testing.T) {
 	})
 }
 
+// Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits
+// for both, and refuses later ones: otherwise transactions that overlap would keep it waiting.
+func TestMarks_sideBySide(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *rig) {
+		for _, how := range []form{doShared, checkShared, checkPath, checkRead} {
+			for _, newerReads := range []bool{true, false} {
+				switch {
+				case r.dialect == sqlfence.SQLite && how != checkRead: // one writer at a time
+				case newerReads && !how.shared(): // it conflicts with neither
+				default:
+					name := fmt.Sprintf("%s, newer reader %t", how, newerReads)
+					t.Run(name, func(t *testing.T) { r.sideBySide(t, how, newerReads) })
+				}
+			}
+		}
+	})
+}
+
+func (r *rig) sideBySide(t *testing.T, how form, newerReads bool) {
+	t.Helper()
+	r.reset(t)
+	nodes, tokens, tenure, claim := [2]string{resource, resource}, [2]fence.Token{older, older}, as, r.claimPath
+	switch how {
+	case checkPath:
+		nodes = [2]string{resource + "/b", resource + "/c"}
+	case checkRead:
+		tokens, tenure, claim = [2]fence.Token{older + 1, older}, asReader, r.claimRead
+	}
+	// Otherwise the two would claim, and a claim waits for transactions with a lock on the mark.
+	for i, node := range nodes {
+		require.NoError(t, claim(tenure(t, tokens[i]), node))
+	}
+	run := func(i int, body func(context.Context, conn) error) error {
+		return r.run(tenure(t, tokens[i]), nodes[i], how, body)
+	}
+	claimed, third := make(chan error, 1), make(chan error, 1)
+	newerClaims := func() {
+		if newerReads {
+			claimed <- r.claimRead(asReader(t, newer), resource)
+		} else {
+			claimed <- r.claimPath(as(t, newer), resource)
+		}
+	}
+	both := func(context.Context, conn) error {
+		if how != checkPath {
+			require.NoError(t, claim(tenure(t, tokens[0]), resource), "their own claim does not wait for them")
+		}
+		if how == checkRead && r.dialect != sqlfence.MySQL && r.journal != "delete" {
+			require.NoError(t, r.claimRead(asReader(t, older+2), resource), "nor does a newer reader's")
+		}
+		if r.journal == "wal" {
+			newerClaims() // they have their snapshots
+		} else {
+			go newerClaims()
+		}
+		r.awaitWaiter(t)
+		go func() { third <- run(0, nothing) }()
+		if r.dialect == sqlfence.PostgreSQL && how != checkPath {
+			// On MariaDB it queues behind the claim, and a path's guard queues behind the first of its node.
+			require.ErrorIs(t, <-third, fence.ErrStale, "a later transaction passes the claim")
+			third <- fence.ErrStale
+		}
+		return nil
+	}
+	require.NoError(t, run(1, func(context.Context, conn) error {
+		require.NoError(t, run(0, both), "one waits for the other")
+		if r.dialect != sqlfence.SQLite {
+			r.awaitWaiter(t)
+			require.Empty(t, claimed, "the claim has not waited for the second")
+		}
+		return nil
+	}))
+	require.NoError(t, <-claimed)
+	err := <-third
+	if r.journal != "delete" && (!how.checks() || !transient(err)) { // there it may have come before the claim
+		require.ErrorIs(t, err, fence.ErrStale)
+	}
+	require.ErrorIs(t, run(0, nothing), fence.ErrStale)
+}
+
 // On the same servers and with the same rig, naive checks let a stale write be committed. So the fault that the other
 // tests look for does happen without the guard.
 

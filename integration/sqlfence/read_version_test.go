@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
 )
 
@@ -160,6 +162,28 @@ func TestMarks_markRaisedBetweenAReadersStatements(t *testing.T) {
 			require.NoError(t, <-claimed)
 			require.True(t, waits, "the guard has no lock")
 			require.Nil(t, meet.Load(), "meet was not called")
+		})
+	}
+}
+
+// A newer holder of the node above comes between the snapshot of the path's first guard and its lock. The server grants
+// the lock on an old version of the marks, see TestMarks_CheckRead_locksAnOldVersion.
+func TestMarks_CheckPath_locksAnOldVersion(t *testing.T) {
+	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
+		t.Run(level.String(), func(t *testing.T) {
+			r, x, meet := meetingRigs(t, level, segmented)
+			path := resource + "/b"
+			require.NoError(t, r.claimPath(as(t, older), path))
+			// The newer writer claims and has not written yet: its write would be a conflict by itself.
+			between := func() {
+				r.newerCome(t, func() error { return r.run(as(t, newer), resource, check, nothing) })
+			}
+			meet.Store(&between)
+			_, err := x.incrementOn(as(t, older), path, checkPath)
+			require.Nil(t, meet.Load(), "meet was not called")
+			require.Error(t, err, "a stale write")
+			require.True(t, transient(err) || errors.Is(err, fence.ErrStale), "%v", err)
+			require.Zero(t, r.row(t).n)
 		})
 	}
 }

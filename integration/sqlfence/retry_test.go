@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -213,6 +214,52 @@ func TestDo_fnEndsTheTransactionByAStatement(t *testing.T) {
 				})
 				require.ErrorIs(t, err, sqlfence.ErrUnknown, "%s: %s", how, all)
 				require.ErrorContains(t, err, "the transaction ended while fn ran", "%s: %s", how, all)
+			}
+		}
+	})
+}
+
+// Conflicts at the mark do not count as attempts: neither those of one holder's goroutines, nor those of a claim with
+// an older holder's transactions. On PostgreSQL at a level with a snapshot, each COMMIT fails the guards that have
+// older snapshots.
+//
+// At Serializable, PostgreSQL may also fail a COMMIT after the guard: a transaction drops its predicate locks shortly
+// after the next one has got its row lock, so the two can count as concurrent. That is a serialization failure like any
+// other, and an attempt.
+func TestDo_meetingAtTheMarkIsNoAttempt(t *testing.T) {
+	at(t, slices.DeleteFunc(slices.Clone(places), func(p place) bool { return !p.snapshots() }), func(t *testing.T, r *rig) {
+		r.adapter = r.with(t, sqlfence.Options{Attempts: 1, Log: sqlfence.DefaultLog})
+		require.NoError(t, r.migrate(t.Context()))
+		const hands = 4
+		met, results := make(chan struct{}, hands), make(chan error, hands)
+		for token := older; token < older+2; token++ {
+			require.NoError(t, r.claim(as(t, token), resource))
+			ctx := as(t, token)
+			for range hands {
+				go func() {
+					var err error
+					for calls := 0; err == nil; calls++ { // until it is refused
+						if calls == 10 {
+							met <- struct{}{}
+						}
+						err = r.do(ctx, resource, nothing)
+						if err != nil && strings.Contains(err.Error(), "read/write dependencies") {
+							err = nil
+						}
+					}
+					results <- err
+				}()
+			}
+			for range hands {
+				select {
+				case <-met:
+				case err := <-results:
+					require.NoError(t, err)
+				}
+			}
+			require.NoError(t, r.claim(as(t, token+1), resource))
+			for range hands {
+				require.ErrorIs(t, <-results, fence.ErrStale)
 			}
 		}
 	})

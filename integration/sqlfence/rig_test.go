@@ -290,3 +290,72 @@ func transient(err error) bool {
 	}
 	return false
 }
+
+// form is a way to write.
+type form string
+
+const (
+	do          form = "Do"
+	doShared    form = "DoShared"
+	check       form = "Check"
+	checkShared form = "CheckShared"
+
+	// These are not among forms: one is for readers, the other needs a claim of the path.
+	checkRead form = "CheckRead"
+	checkPath form = "CheckPath"
+)
+
+var forms = []form{do, doShared, check, checkShared}
+
+// checks reports whether the transaction is the caller's own.
+func (f form) checks() bool { return f != do && f != doShared && f != "" }
+
+func (f form) shared() bool { return f == doShared || f == checkShared }
+
+// increment is one read-modify-write in a form, or under CheckRead two reads of the same.
+func (r *rig) increment(ctx context.Context, how form) error {
+	_, err := r.incrementOn(ctx, resource, how)
+	return err
+}
+
+// incrementOn also returns what it has read, for the first time if it is repeated.
+func (r *rig) incrementOn(ctx context.Context, resource string, how form) (first int64, err error) {
+	token, _ := fence.FromContext(ctx)
+	runs := 0
+	err = r.run(ctx, resource, how, func(ctx context.Context, tx conn) (err error) {
+		n, err := read(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if runs++; runs == 1 {
+			first = n
+		}
+		if how != checkRead {
+			return write(ctx, tx, n, token)
+		}
+		again, err := read(ctx, tx)
+		if err == nil && again != n {
+			err = errChanged
+		}
+		return err
+	})
+	return first, err
+}
+
+// run runs body in a transaction that the form guards.
+func (r *rig) run(ctx context.Context, resource string, how form, body func(context.Context, conn) error) error {
+	switch how {
+	case do:
+		return r.do(ctx, resource, body)
+	case doShared:
+		return r.doShared(ctx, resource, body)
+	}
+	return r.transaction(ctx, func(tx conn) error {
+		if err := r.guard[how](ctx, tx, resource); err != nil {
+			return err
+		}
+		return body(ctx, tx)
+	})
+}
+
+func nothing(context.Context, conn) error { return nil }
