@@ -145,7 +145,7 @@ var fenceMutants = table{
 			killer{inGrpcfence, "TestStream_eachMessage/reads_false,_moved_false", `require.Equal(t, map[string]string{"orders": "ärger"}, g.Locks())`},
 		},
 	},
-	"fence/internal/wire/token.go": {
+	"fence/internal/wire/wire.go": {
 		"wire: a name has several spellings": {
 			"err != nil [-|| EncodeLock(lock) != text -]{",
 			killer{inWire, "FuzzDecodeLock/seed#16", `"a name has one spelling")`},
