@@ -3,14 +3,12 @@ package grpcfence
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
@@ -33,38 +31,21 @@ const LockMetadataKey = "fencing-lock"
 // lock.
 var ErrMissing = errors.New("grpcfence: no fencing token")
 
-// carried returns the token of a call, a writer's or a reader's, and the name of its lock.
-func carried(ctx context.Context) (wire.Token, error) {
-	var values [len(keys)][]string
-	for i, key := range keys {
-		values[i] = metadata.ValueFromIncomingContext(ctx, key)
-	}
-	return wire.Carried("metadata", keys, values)
-}
-
 // outgoing returns a context with the token of ctx and the name of its lock in its metadata. It keeps the caller's
 // metadata.
 func outgoing(ctx context.Context) (context.Context, error) {
-	own, err := wire.FieldsOf(ctx)
+	md, _ := metadata.FromOutgoingContext(ctx)
+	add, err := wire.Outgoing(ctx, "metadata", keys, md.Get)
 	if err != nil {
 		return nil, unsent(err)
 	}
-	if !own.HasToken() {
-		return ctx, nil
-	}
-	md, _ := metadata.FromOutgoingContext(ctx)
-	var added []string
+	var pairs []string
 	for i, key := range keys {
-		set := md.Get(key)
-		switch {
-		case !own.Allows(i, set):
-			return nil, unsent(fmt.Errorf("%w: metadata %s is set to %q, the context carries %s",
-				fence.ErrInvalidToken, key, set, own.Text(keys)))
-		case len(set) == 0 && own[i] != "":
-			added = append(added, key, own[i])
+		if add[i] != "" {
+			pairs = append(pairs, key, add[i])
 		}
 	}
-	return metadata.AppendToOutgoingContext(ctx, added...), nil
+	return metadata.AppendToOutgoingContext(ctx, pairs...), nil
 }
 
 // unsent gives a status to the error for a call that is not sent.

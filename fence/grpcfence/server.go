@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/leasefence/leasefence/fence"
@@ -183,7 +184,8 @@ func (s *Server) read(ctx context.Context, method string, req any) (context.Cont
 	if s == nil || s.opts.Writes == nil {
 		return nil, call{}, status.Error(codes.Internal, "grpcfence: Server is nil or zero, want one created by NewServer or NewAtomicServer")
 	}
-	t, err := carried(ctx)
+	values := func(key string) []string { return metadata.ValueFromIncomingContext(ctx, key) }
+	t, err := wire.Carried("metadata", keys, values)
 	c := call{token: t, writes: s.opts.Writes(method)}
 	if err == nil && c.writes && t.Write == 0 {
 		err = ErrMissing

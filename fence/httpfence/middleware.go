@@ -176,7 +176,7 @@ func newMiddleware(
 		opts.Refuse = refuse
 	}
 	pass := func(next http.Handler, w http.ResponseWriter, r *http.Request) error {
-		t, err := carried(r.Header)
+		t, err := wire.Carried("header", headers, r.Header.Values)
 		writes := opts.Writes(r)
 		if !writes {
 			// A cache must not answer with the response to another holder. A reader's request may be a claim, and a writer
@@ -260,12 +260,3 @@ const LockHeader = "Fencing-Lock"
 
 // ErrMissing reports that a request that writes has no token. It is a mistake of the caller and not a lost lock.
 var ErrMissing = errors.New("httpfence: no fencing token")
-
-// carried returns the token of a request, a writer's or a reader's, and the name of its lock.
-func carried(h http.Header) (wire.Token, error) {
-	var values [len(headers)][]string
-	for i, header := range headers {
-		values[i] = h.Values(header)
-	}
-	return wire.Carried("header", headers, values)
-}

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/internal/wire"
 )
 
@@ -68,10 +67,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, unsent(r, errors.New("Transport is nil or zero, want one created by NewTransport"))
 	}
 	listed := t.listed(r.URL)
-	var own wire.Fields
+	var add wire.Fields
 	if listed {
 		var err error
-		if own, err = wire.FieldsOf(r.Context()); err != nil {
+		add, err = wire.Outgoing(r.Context(), "header", headers, func(header string) []string { return values(r.Header, header) })
+		if err != nil {
 			return nil, unsent(r, err)
 		}
 	}
@@ -80,14 +80,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		sent.Header = make(http.Header)
 	}
 	for i, header := range headers {
-		set := values(r.Header, header)
 		switch {
-		case own.HasToken() && !own.Allows(i, set):
-			return nil, unsent(r, fmt.Errorf("%w: header %s is set to %q, the context carries %s",
-				fence.ErrInvalidToken, header, set, own.Text(headers)))
-		case len(set) == 0 && own[i] != "":
-			sent.Header.Set(header, own[i])
-		case len(set) > 0 && !listed && r.Response != nil:
+		case add[i] != "":
+			sent.Header.Set(header, add[i])
+		case !listed && r.Response != nil:
 			// r follows a redirect, and net/http has copied the caller's headers.
 			maps.DeleteFunc(sent.Header, func(key string, _ []string) bool { return strings.EqualFold(key, header) })
 		}

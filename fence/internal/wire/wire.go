@@ -47,19 +47,21 @@ func Parse(kind, name string, values []string) (fence.Token, error) {
 	return fence.Parse(values[0])
 }
 
-// Carried returns the token that the three fields carry, a writer's or a reader's, with the name of its lock.
-func Carried(kind string, names [3]string, values [3][]string) (t Token, err error) {
-	if t.Lock, err = DecodeLock(values[2]); err != nil {
+// Carried returns the token that the three fields carry, a writer's or a reader's, with the name of its lock. values
+// returns the values of a field.
+func Carried(kind string, names [3]string, values func(name string) []string) (t Token, err error) {
+	if t.Lock, err = DecodeLock(values(names[2])); err != nil {
 		return Token{}, err
 	}
-	switch writes, reads := len(values[0]) > 0, len(values[1]) > 0; {
+	writers, readers := values(names[0]), values(names[1])
+	switch writes, reads := len(writers) > 0, len(readers) > 0; {
 	case writes && reads:
 		err = fmt.Errorf("%w: %s %s and %s are both set, want one", fence.ErrInvalidToken, kind, names[0], names[1])
 	case writes:
-		t.Write, err = Parse(kind, names[0], values[0])
+		t.Write, err = Parse(kind, names[0], writers)
 	case reads:
 		var read fence.Token
-		read, err = Parse(kind, names[1], values[1])
+		read, err = Parse(kind, names[1], readers)
 		t.Read = fence.ReadToken(read)
 	case t.Lock != "": // no client sends this: something on the way has dropped the token
 		err = fmt.Errorf("%w: %s %s is set and neither %s nor %s, want one", fence.ErrInvalidToken, kind, names[2], names[0], names[1])
@@ -67,33 +69,40 @@ func Carried(kind string, names [3]string, values [3][]string) (t Token, err err
 	return t, err
 }
 
-// Fields are the values for a writer's token, a reader's and the name of the lock, each "" if it is not sent.
+// Fields are the values for a writer's token, a reader's and the name of the lock, each "" for none.
 type Fields [3]string
 
-// FieldsOf returns the fields for the token that ctx carries. The error matches [fence.ErrInvalidToken] if its lock has
-// a name that no resource can remember.
-func FieldsOf(ctx context.Context) (f Fields, err error) {
+// Outgoing returns what a client adds to the values that its caller has set, so that they carry the token of ctx and the
+// name of its lock. The error matches [fence.ErrInvalidToken] if no resource can remember the name, or if a value that is
+// set contradicts the context.
+func Outgoing(ctx context.Context, kind string, names [3]string, set func(name string) []string) (add Fields, err error) {
+	var own Fields
 	if token, ok := fence.FromContext(ctx); ok {
-		f[0] = token.String()
+		own[0] = token.String()
 	} else if token, ok := fence.ReadFromContext(ctx); ok {
-		f[1] = token.String()
+		own[1] = token.String()
+	} else {
+		return add, nil
 	}
 	lock, err := admission.Lock(ctx)
-	f[2] = EncodeLock(lock)
-	return f, err
+	if err != nil {
+		return add, err
+	}
+	own[2] = EncodeLock(lock)
+	for i, name := range names {
+		switch values := set(name); {
+		case len(values) == 0:
+			add[i] = own[i]
+		case own[i] == "" || len(values) > 1 || values[0] != own[i]:
+			return add, fmt.Errorf("%w: %s %s is set to %q, the context carries %s",
+				fence.ErrInvalidToken, kind, name, values, own.text(names))
+		}
+	}
+	return add, nil
 }
 
-// HasToken reports whether there is a token to be sent.
-func (f Fields) HasToken() bool { return f[0] != "" || f[1] != "" }
-
-// Allows reports whether the caller may have set these values for a field: none, or exactly the value that is sent. Any
-// other value contradicts the token in the context.
-func (f Fields) Allows(field int, set []string) bool {
-	return len(set) == 0 || f[field] != "" && len(set) == 1 && set[0] == f[field]
-}
-
-// Text names what is sent, for an error.
-func (f Fields) Text(names [3]string) string {
+// text names the values, for an error.
+func (f Fields) text(names [3]string) string {
 	var parts []string
 	for i, value := range f {
 		if value != "" {
