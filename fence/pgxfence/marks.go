@@ -82,7 +82,7 @@ func New(opts Options) (*Marks, error) {
 // made returns the engine. That of a Marks which New has not made refuses every call.
 func (m *Marks) made() *engine {
 	if m == nil || m.engine == nil {
-		return sqlmark.None[DB, pgx.Tx](prefix)
+		return sqlmark.None(prefix, library{})
 	}
 	return m.engine
 }

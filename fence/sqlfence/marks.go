@@ -78,7 +78,7 @@ func New(dialect Dialect, opts Options) (*Marks, error) {
 // made returns the engine. That of a Marks which New has not made refuses every call.
 func (m *Marks) made() *engine {
 	if m == nil || m.engine == nil {
-		return sqlmark.None[*sql.DB, *sql.Tx](prefix)
+		return sqlmark.None(prefix, library{})
 	}
 	return m.engine
 }
@@ -297,11 +297,11 @@ func (r Row) String() string { return sqlmark.Row(r).String() }
 // [fence.ErrInvalidToken] if ctx carries no token. UpdateRow does not repeat an update that has changed the row.
 func (m *Marks) UpdateRow(ctx context.Context, q Queryer, row Row, set string, args ...any) error {
 	e := m.made()
-	if db, ok := q.(*sql.DB); ok && e.Dialect() == sqlmark.MySQL {
+	if db, ok := q.(*sql.DB); ok && e.Dialect == sqlmark.MySQL {
 		// With autocommit=0 a lone statement would never be committed. Also, the lookup must keep its lock on the row.
 		return e.UpdateRowOn(ctx, db, sqlmark.Row(row), set, args...)
 	}
-	return e.UpdateRow(ctx, conn{q}, fit(q, Dialect(e.Dialect())), sqlmark.Row(row), set, args...)
+	return e.UpdateRow(ctx, conn{q}, fit(q, Dialect(e.Dialect)), sqlmark.Row(row), set, args...)
 }
 
 // DefaultLog is the usual name of the audit trail's table, see [Options].

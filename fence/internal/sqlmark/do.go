@@ -25,15 +25,12 @@ type overtakenError struct{ error }
 // Do begins a transaction with the guard, in the shared form if shared is set, runs fn in it and commits. It begins
 // again after a server's rollback.
 func (e *Engine[D, T]) Do(ctx context.Context, db D, resource string, shared bool, fn func(ctx context.Context, tx T) error) error {
-	c, err := e.admit(ctx, resource, Writer)
+	c, err := e.admit(ctx, resource, Writer, e.lib.FitDB(db))
 	if err != nil {
 		return err
 	}
-	if err := e.lib.FitDB(db); err != nil {
-		return err
-	}
 	if fn == nil {
-		return fmt.Errorf("%s: do %q: fn is nil, want a function", e.pkg, resource)
+		return fmt.Errorf("%s: do %q: fn is nil, want a function", e.Package, resource)
 	}
 	claimed, settled := false, shared
 	ran := false // whether fn ran in the last attempt, so that the token was accepted
@@ -48,7 +45,7 @@ func (e *Engine[D, T]) Do(ctx context.Context, db D, resource string, shared boo
 			case errors.Is(err, errUnsettled):
 				settled = true
 			case errors.Is(err, errBehind) && claimed:
-				return fmt.Errorf("%s: do %q: %w", e.pkg, resource, errMoved)
+				return fmt.Errorf("%s: do %q: %w", e.Package, resource, errMoved)
 			case errors.Is(err, errBehind):
 				// The transaction's snapshot may be from before its lock on the mark, see the store. After the commit
 				// of the claim the next snapshot is newer.
@@ -74,7 +71,7 @@ func (e *Engine[D, T]) attempt(ctx context.Context, db D, resource string, c Cla
 ) error {
 	tx, err := e.lib.Begin(ctx, db, false)
 	if err != nil {
-		return fmt.Errorf("%s: do %q: begin: %w", e.pkg, resource, err)
+		return fmt.Errorf("%s: do %q: begin: %w", e.Package, resource, err)
 	}
 	// After COMMIT this does nothing. If it fails, the driver closes the connection and the server rolls back.
 	defer func() { _ = e.lib.Rollback(ctx, tx) }()
@@ -82,7 +79,7 @@ func (e *Engine[D, T]) attempt(ctx context.Context, db D, resource string, c Cla
 
 	seen, err := e.store.lock(ctx, q, resource, c, shared)
 	if err != nil {
-		overtaken := e.dialect == PostgreSQL && sqlState(err) == serializationFailure
+		overtaken := e.Dialect == PostgreSQL && sqlState(err) == serializationFailure
 		if err = e.explain("do", resource, err); overtaken {
 			return overtakenError{err}
 		}
@@ -116,14 +113,14 @@ func (e *Engine[D, T]) attempt(ctx context.Context, db D, resource string, c Cla
 	switch {
 	// Check ctx here, so that a context that has ended is not mistaken for a COMMIT without an answer.
 	case ctx.Err() != nil:
-		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, context.Cause(ctx))
+		return fmt.Errorf("%s: do %q: not committed: %w", e.Package, resource, context.Cause(ctx))
 	case e.lib.Ended(err): // COMMIT returns the same
 	case err != nil:
-		return fmt.Errorf("%s: do %q: not committed: %w", e.pkg, resource, err)
+		return fmt.Errorf("%s: do %q: not committed: %w", e.Package, resource, err)
 	case !same:
 		return fmt.Errorf("%s: %w: do %q: the transaction ended while fn ran, by DDL, TRUNCATE, LOCK TABLES, COMMIT or "+
 			"ROLLBACK, or by a deadlock whose error fn has not returned: what fn wrote may be committed, in part and unfenced",
-			e.pkg, ErrUnknown, resource)
+			e.Package, ErrUnknown, resource)
 	}
 	return e.commit(ctx, tx, fmt.Sprintf("do %q", resource))
 }
@@ -134,11 +131,11 @@ func (e *Engine[D, T]) commit(ctx context.Context, tx T, what string) error {
 	case err == nil:
 		return nil
 	case e.lib.Ended(err):
-		return fmt.Errorf("%s: %w: %s: fn has ended the transaction, or the context has: %w", e.pkg, ErrUnknown, what, err)
+		return fmt.Errorf("%s: %w: %s: fn has ended the transaction, or the context has: %w", e.Package, ErrUnknown, what, err)
 	case slices.Contains([]kind{transient, undone}, e.store.kind(err)) || e.lib.Unsent(err):
-		return fmt.Errorf("%s: %s: not committed: %w", e.pkg, what, err)
+		return fmt.Errorf("%s: %s: not committed: %w", e.Package, what, err)
 	default:
-		return fmt.Errorf("%s: %w: %s: commit: %w", e.pkg, ErrUnknown, what, err)
+		return fmt.Errorf("%s: %w: %s: commit: %w", e.Package, ErrUnknown, what, err)
 	}
 }
 

@@ -40,19 +40,17 @@ type Config struct {
 
 // Engine has the verbs of an adapter to a [Library]. It has no state and is safe for concurrent use.
 type Engine[D, T any] struct {
-	pkg      string
-	lib      Library[D, T]
-	dialect  Dialect
-	store    store  // nil if New has not made the engine
-	trail    *trail // nil without an audit trail
-	attempts int
-	maxEra   uint16
-	lax      bool // see Claimant
-	hooks    *fence.Hooks
+	Config
+
+	lib   Library[D, T]
+	store store  // nil if New has not made the engine
+	trail *trail // nil without an audit trail
 }
 
 // None returns an engine whose verbs fail, for an adapter's Marks that its New has not made.
-func None[D, T any](pkg string) *Engine[D, T] { return &Engine[D, T]{pkg: pkg} }
+func None[D, T any](pkg string, lib Library[D, T]) *Engine[D, T] {
+	return &Engine[D, T]{Config: Config{Package: pkg}, lib: lib}
+}
 
 // New returns an engine. The error names the field of the adapter's Options, the value and the legal range.
 func New[D, T any](c Config, lib Library[D, T]) (*Engine[D, T], error) {
@@ -76,17 +74,7 @@ func New[D, T any](c Config, lib Library[D, T]) (*Engine[D, T], error) {
 	if err := fence.CheckMaxEra(c.Package+": Options.MaxEra", c.MaxEra); err != nil {
 		return nil, err
 	}
-	return &Engine[D, T]{
-		pkg:      c.Package,
-		lib:      lib,
-		dialect:  c.Dialect,
-		store:    newStore(name),
-		trail:    log,
-		attempts: c.Attempts,
-		maxEra:   c.MaxEra,
-		lax:      c.AllowUnnamed,
-		hooks:    c.Hooks,
-	}, nil
+	return &Engine[D, T]{Config: c, lib: lib, store: newStore(name), trail: log}, nil
 }
 
 // parseLog returns the audit trail of a configuration, or nil.
@@ -121,7 +109,7 @@ func (e *Engine[D, T]) Schema() []string {
 
 func (e *Engine[D, T]) made() error {
 	if e.store == nil {
-		return fmt.Errorf("%s: Marks is nil or zero, want one created by New", e.pkg)
+		return fmt.Errorf("%s: Marks is nil or zero, want one created by New", e.Package)
 	}
 	return nil
 }
@@ -141,21 +129,21 @@ var (
 	Mover  = Claimant{Moves: true}
 )
 
-// admit checks what every verb needs before it sends anything, except its pool or transaction. It returns the claimant
-// with the token of ctx and the name of its lock.
-func (e *Engine[D, T]) admit(ctx context.Context, resource string, c Claimant) (Claimant, error) {
+// admit checks what every verb needs before it sends anything. It returns the claimant with the token of ctx and the
+// name of its lock. unfit is an error if the verb's pool or transaction cannot be used.
+func (e *Engine[D, T]) admit(ctx context.Context, resource string, c Claimant, unfit error) (Claimant, error) {
 	if err := e.made(); err != nil {
 		return c, err
 	}
 	if err := e.checkResource("resource", resource); err != nil {
 		return c, err
 	}
-	c.Lax = e.lax
-	c, err := c.From(ctx, e.maxEra)
+	c.Lax = e.AllowUnnamed
+	c, err := c.From(ctx, e.MaxEra)
 	if err != nil {
-		return c, fmt.Errorf("%s: %w", e.pkg, err)
+		return c, fmt.Errorf("%s: %w", e.Package, err)
 	}
-	return c, nil
+	return c, unfit
 }
 
 // checkResource refuses names that a table cannot store.
@@ -163,19 +151,16 @@ func (e *Engine[D, T]) checkResource(field, resource string) error {
 	if resource == "" || len(resource) > maxResource || !utf8.ValidString(resource) ||
 		strings.ContainsFunc(resource, unicode.IsControl) {
 		return fmt.Errorf("%s: %s is %s of %d bytes, want 1 to %d bytes of UTF-8 without control characters",
-			e.pkg, field, clip.Quote(resource), len(resource), maxResource)
+			e.Package, field, clip.Quote(resource), len(resource), maxResource)
 	}
 	return nil
 }
 
 // tell reports the outcome of a verb to the hooks, and returns its error.
 func (e *Engine[D, T]) tell(ctx context.Context, resource string, c Claimant, err error) error {
-	e.hooks.Tell(ctx, c.Access(resource), err)
+	e.Hooks.Tell(ctx, c.Access(resource), err)
 	return err
 }
-
-// Dialect returns the engine's dialect.
-func (e *Engine[D, T]) Dialect() Dialect { return e.dialect }
 
 // Results of statements.flaws for tables that Migrate creates or completes.
 const (
@@ -200,7 +185,7 @@ func (e *Engine[D, T]) Migrate(ctx context.Context, db D) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("%s: migrate %s: %w", e.pkg, e.tables(), err)
+		return fmt.Errorf("%s: migrate %s: %w", e.Package, e.tables(), err)
 	}
 	return nil
 }

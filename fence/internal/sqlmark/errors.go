@@ -39,12 +39,12 @@ func (e *Engine[D, T]) explain(verb, resource string, err error) error {
 		return nil
 	case kind == noTable:
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or create %s with Schema: %w",
-			e.pkg, verb, resource, ErrNoTable, e.tables(), err)
+			e.Package, verb, resource, ErrNoTable, e.tables(), err)
 	case kind == noColumn:
 		return fmt.Errorf("%s: %s %q: %w: call Migrate, or add the columns of Schema that %s lacks: %w",
-			e.pkg, verb, resource, ErrNoTable, e.store.base().table.quoted, err)
+			e.Package, verb, resource, ErrNoTable, e.store.base().table.quoted, err)
 	default:
-		return fmt.Errorf("%s: %s %q: %w", e.pkg, verb, resource, err)
+		return fmt.Errorf("%s: %s %q: %w", e.Package, verb, resource, err)
 	}
 }
 
@@ -202,11 +202,11 @@ func (e *Engine[D, T]) retry(ctx context.Context, op func() error) error {
 		if err == nil || !e.repeatable(err) {
 			return err
 		}
-		if attempt == e.attempts {
+		if attempt == e.Attempts {
 			if attempt == 1 {
 				return err
 			}
-			return fmt.Errorf("%w (attempt %d of %d)", err, attempt, e.attempts)
+			return fmt.Errorf("%w (attempt %d of %d)", err, attempt, e.Attempts)
 		}
 		if cause := pause(ctx, attempt); cause != nil {
 			return fmt.Errorf("%w, after: %w", cause, err)

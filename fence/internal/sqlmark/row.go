@@ -45,7 +45,7 @@ func (e *Engine[D, T]) UpdateRowOn(ctx context.Context, db D, row Row, set strin
 	}
 	tx, err := e.lib.Begin(ctx, db, false)
 	if err != nil {
-		return fmt.Errorf("%s: update %s: begin: %w", e.pkg, row, err)
+		return fmt.Errorf("%s: update %s: begin: %w", e.Package, row, err)
 	}
 	err = e.updateRow(ctx, e.lib.Conn(tx), u)
 	defer func() { _ = e.tell(ctx, row.String(), Claimant{Token: u.token}, err) }()
@@ -69,40 +69,40 @@ func (e *Engine[D, T]) rowUpdate(ctx context.Context, fit error, row Row, set st
 	if err := e.made(); err != nil {
 		return nil, err
 	}
-	t, err := admission.Token(ctx, false, e.maxEra)
+	t, err := admission.Token(ctx, false, e.MaxEra)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.pkg, err)
+		return nil, fmt.Errorf("%s: %w", e.Package, err)
 	}
 	if fit != nil {
 		return nil, fit
 	}
 	row.Column = cmp.Or(row.Column, DefaultColumn)
-	name, err := parseTable(e.pkg, "Table", row.Table, maxIdentifier, e.dialect)
+	name, err := parseTable(e.Package, "Table", row.Table, maxIdentifier, e.Dialect)
 	if err != nil || !legalIdentifier(row.Key, maxIdentifier) || !legalIdentifier(row.Column, maxIdentifier) || row.ID == nil {
 		return nil, fmt.Errorf("%s: Row is table %s, key %s, column %s, want names of 1 to %d letters, digits and "+
-			"underscores, the first not a digit, and an ID that is not nil", e.pkg,
+			"underscores, the first not a digit, and an ID that is not nil", e.Package,
 			clip.Quote(row.Table), clip.Quote(row.Key), clip.Quote(row.Column), maxIdentifier)
 	}
 	if set == "" {
-		return nil, fmt.Errorf("%s: set is empty, want SQL such as: balance = balance - 1", e.pkg)
+		return nil, fmt.Errorf("%s: set is empty, want SQL such as: balance = balance - 1", e.Package)
 	}
-	key, column := e.dialect.quote(row.Key), e.dialect.quote(row.Column)
-	arg := func(n int) string { return e.dialect.placeholder(len(args) + n) }
+	key, column := e.Dialect.quote(row.Key), e.Dialect.quote(row.Column)
+	arg := func(n int) string { return e.Dialect.placeholder(len(args) + n) }
 	u := &rowUpdate{
 		row: row, token: t,
 		// The end of the line and the empty comment end a comment in set, which would hide the condition.
 		update: fmt.Sprintf("UPDATE %s SET %s\n/**/, %s = %s WHERE %s = %s AND %s <= %s",
 			name.quoted, set, column, arg(1), key, arg(2), column, arg(3)),
-		lookup: fmt.Sprintf("SELECT %s FROM %s WHERE %s = %s", column, name.quoted, key, e.dialect.placeholder(1)),
+		lookup: fmt.Sprintf("SELECT %s FROM %s WHERE %s = %s", column, name.quoted, key, e.Dialect.placeholder(1)),
 		args:   slices.Concat(args, []any{int64(t), row.ID, int64(t)}),
 	}
-	switch e.dialect {
+	switch e.Dialect {
 	case MySQL:
 		u.lookup += " FOR UPDATE"
 	case SQLite:
 		// Its drivers ignore arguments that are left over. With one too many this compares another one, and is false.
-		u.update += " AND ? = '" + e.pkg + "'"
-		u.args = append(u.args, e.pkg)
+		u.update += " AND ? = '" + e.Package + "'"
+		u.args = append(u.args, e.Package)
 	}
 	return u, nil
 }
@@ -115,7 +115,7 @@ func (e *Engine[D, T]) updateRow(ctx context.Context, q Conn, u *rowUpdate) erro
 	for range 2 {
 		n, err := q.Exec(ctx, u.update, u.args...)
 		if err != nil {
-			return fmt.Errorf("%s: update %s: %w", e.pkg, u.row, err)
+			return fmt.Errorf("%s: update %s: %w", e.Package, u.row, err)
 		}
 		if n > 0 {
 			return nil
@@ -124,16 +124,16 @@ func (e *Engine[D, T]) updateRow(ctx context.Context, q Conn, u *rowUpdate) erro
 		err = q.QueryRow(ctx, u.lookup, u.row.ID).Scan(&highest)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return fmt.Errorf("%s: %w: %s", e.pkg, ErrNoRow, u.row)
+			return fmt.Errorf("%s: %w: %s", e.Package, ErrNoRow, u.row)
 		case err != nil:
-			return fmt.Errorf("%s: update %s: read its fence: %w", e.pkg, u.row, err)
+			return fmt.Errorf("%s: update %s: read its fence: %w", e.Package, u.row, err)
 		case highest > u.token:
 			return &fence.StaleError{Resource: u.row.String(), Token: u.token, Highest: highest}
 		case same && highest == u.token:
 			return nil
 		}
-		same = highest == u.token && e.dialect == MySQL
+		same = highest == u.token && e.Dialect == MySQL
 	}
 	return fmt.Errorf("%s: %w: %s: the row was inserted, or its fence was lowered, during the update; "+
-		"or args has more values than set has placeholders", e.pkg, ErrNoRow, u.row)
+		"or args has more values than set has placeholders", e.Package, ErrNoRow, u.row)
 }

@@ -191,16 +191,13 @@ type Query struct {
 
 // Release records the end of the tenure of ctx's token.
 func (e *Engine[D, T]) Release(ctx context.Context, db D, resource string, cause audit.Cause) error {
-	c, err := e.admit(ctx, resource, Writer)
+	c, err := e.admit(ctx, resource, Writer, e.fitTrail(db))
 	if err != nil {
-		return err
-	}
-	if err := e.fitTrail(db); err != nil {
 		return err
 	}
 	if cause != audit.CauseExplicit && cause != audit.CauseExpired && cause != audit.CauseRevoked {
 		return fmt.Errorf("%s: release %q: cause is %s, want %s, %s or %s",
-			e.pkg, resource, clip.Quote(string(cause)), audit.CauseExplicit, audit.CauseExpired, audit.CauseRevoked)
+			e.Package, resource, clip.Quote(string(cause)), audit.CauseExplicit, audit.CauseExpired, audit.CauseRevoked)
 	}
 	return e.retry(ctx, func() error {
 		err := e.within(ctx, db, func(tx Conn) error {
@@ -231,7 +228,7 @@ func (e *Engine[D, T]) fitTrail(db D) error {
 	if err := e.fit(db); err != nil || e.trail != nil {
 		return err
 	}
-	return fmt.Errorf("%s: there is no audit trail: Options.Log is empty, want a table such as %q", e.pkg, DefaultLog)
+	return fmt.Errorf("%s: there is no audit trail: Options.Log is empty, want a table such as %q", e.Package, DefaultLog)
 }
 
 // record returns a function that writes a refusal to the audit trail in a separate transaction.
@@ -261,9 +258,9 @@ func (e *Engine[D, T]) History(ctx context.Context, db D, q Query) (tenures []au
 	}
 	switch {
 	case q.Limit < 0 || q.Limit > maxLimit:
-		return nil, nil, fmt.Errorf("%s: history: Query.Limit is %d, want 0 for %d, or 1 to %d", e.pkg, q.Limit, defaultLimit, maxLimit)
+		return nil, nil, fmt.Errorf("%s: history: Query.Limit is %d, want 0 for %d, or 1 to %d", e.Package, q.Limit, defaultLimit, maxLimit)
 	case !q.Since.IsZero() && !q.Until.IsZero() && !q.Since.Before(q.Until):
-		return nil, nil, fmt.Errorf("%s: history: Query.Since is %s, want a time before Query.Until, %s", e.pkg, q.Since, q.Until)
+		return nil, nil, fmt.Errorf("%s: history: Query.Since is %s, want a time before Query.Until, %s", e.Package, q.Since, q.Until)
 	}
 	q.Limit = cmp.Or(q.Limit, defaultLimit)
 	if q.Resource != "" {

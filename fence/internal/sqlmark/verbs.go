@@ -11,11 +11,8 @@ import (
 // locks on the marks, that of a [Reader] only for those of older writers. The resource then follows the lock of a
 // [Mover].
 func (e *Engine[D, T]) Claim(ctx context.Context, db D, resource string, c Claimant) error {
-	c, err := e.admit(ctx, resource, c)
+	c, err := e.admit(ctx, resource, c, e.lib.FitDB(db))
 	if err != nil {
-		return err
-	}
-	if err := e.lib.FitDB(db); err != nil {
 		return err
 	}
 	return e.tell(ctx, resource, c, e.claim(ctx, db, resource, c))
@@ -66,11 +63,8 @@ func (e *Engine[D, T]) raise(ctx context.Context, tx Conn, resource string, c Cl
 
 // Check is the guard of the caller's own transaction, for a writer in the shared form if shared is set.
 func (e *Engine[D, T]) Check(ctx context.Context, tx T, resource string, c Claimant, shared bool) error {
-	c, err := e.admit(ctx, resource, c)
+	c, err := e.admit(ctx, resource, c, e.lib.FitTx(tx))
 	if err != nil {
-		return err
-	}
-	if err := e.lib.FitTx(tx); err != nil {
 		return err
 	}
 	return e.tell(ctx, resource, c, e.guard(ctx, e.lib.Conn(tx), node{resource, c}, shared, true))
@@ -101,7 +95,7 @@ func (e *Engine[D, T]) guard(ctx context.Context, tx Conn, n node, shared, raise
 		return refused
 	case late:
 		return fmt.Errorf("%s: %s %q: %w: %s, and begin the transaction with the check",
-			e.pkg, verb(n.Claimant, "check"), n.resource, ErrUnclaimed, claim)
+			e.Package, verb(n.Claimant, "check"), n.resource, ErrUnclaimed, claim)
 	case seen.has(n.Claimant):
 		err = e.store.base().leave(ctx, tx, n.resource, seen)
 	default:
@@ -124,13 +118,13 @@ type node struct {
 // nodes returns the nodes of a path, from its end to the root. The lock of a node above the end has one part less in its
 // name for each level. Where no part remains, the name of that node's lock is unknown, and the token is not refused for
 // that.
-func (e *Engine[D, T]) nodes(ctx context.Context, path string) ([]node, error) {
-	c, err := e.admit(ctx, path, Writer)
+func (e *Engine[D, T]) nodes(ctx context.Context, path string, unfit error) ([]node, error) {
+	c, err := e.admit(ctx, path, Writer, unfit)
 	if err != nil {
 		return nil, err
 	}
 	if strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf("%s: path is %q, want one that does not begin with a slash", e.pkg, path)
+		return nil, fmt.Errorf("%s: path is %q, want one that does not begin with a slash", e.Package, path)
 	}
 	nodes := []node{{path, c}}
 	for i := len(path) - 1; i > 0; i-- {
@@ -155,11 +149,8 @@ func above(lock string) string {
 // It first looks at all nodes: a token that one of them refuses must not make a node above, which follows no lock yet,
 // follow the token's. The nodes that have the token already need no claim.
 func (e *Engine[D, T]) ClaimPath(ctx context.Context, db D, path string) error {
-	nodes, err := e.nodes(ctx, path)
+	nodes, err := e.nodes(ctx, path, e.lib.FitDB(db))
 	if err != nil {
-		return err
-	}
-	if err := e.lib.FitDB(db); err != nil {
 		return err
 	}
 	return e.tell(ctx, path, nodes[0].Claimant, e.claimPath(ctx, db, nodes))
@@ -205,11 +196,8 @@ func (e *Engine[D, T]) look(ctx context.Context, db D, n node) (has bool, err er
 // deadlock. It begins at the path's end, whose guard waits for transactions of the same token: their writes must be in
 // the snapshot, and on SQLite that guard takes the write lock. All guards of a path lock the nodes in this order.
 func (e *Engine[D, T]) CheckPath(ctx context.Context, tx T, path string) error {
-	nodes, err := e.nodes(ctx, path)
+	nodes, err := e.nodes(ctx, path, e.lib.FitTx(tx))
 	if err != nil {
-		return err
-	}
-	if err := e.lib.FitTx(tx); err != nil {
 		return err
 	}
 	for _, n := range nodes {
