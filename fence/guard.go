@@ -38,9 +38,6 @@ type Guard struct {
 	marks sync.Map // string → *mark; nothing is ever deleted
 }
 
-// anytime is the context of the verbs without one.
-var anytime = context.Background()
-
 // with is the bid of a verb with a context. The name in ctx counts only if ctx carries this very token.
 func (g *Guard) with(ctx context.Context, c claimant) bid {
 	b := bid{ctx: ctx, claimant: c, strict: !g.AllowUnnamed}
@@ -114,7 +111,9 @@ func (g *Guard) CheckReadContext(ctx context.Context, resource string, t ReadTok
 // new grant of the lock, or raise its era if it is in another cluster. The error matches [ErrInvalidToken] if t is not
 // valid or [CheckLock] refuses the name. On failure nothing is changed.
 func (g *Guard) Move(resource string, t Token, lock string) error {
-	return g.admit(resource, bid{ctx: anytime, claimant: writer(t), lock: lock, moving: true}, nil)
+	b := bare(writer(t))
+	b.named, b.lock, b.moving = true, lock, true
+	return g.admit(resource, b, nil)
 }
 
 // Do checks t as [Guard.Check] does and runs fn if t is accepted. Check and fn are one atomic step for the resource:
@@ -175,7 +174,7 @@ func (g *Guard) validate(resource string, b bid) error {
 	if !b.Valid() {
 		return fmt.Errorf("%w %d for %q: want %s", ErrInvalidToken, int64(b.Token), resource, legalToken)
 	}
-	if b.named || b.moving {
+	if b.named {
 		if err := CheckLock(b.lock); err != nil {
 			return err
 		}

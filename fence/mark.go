@@ -55,7 +55,7 @@ func (b bid) access(resource string) Access {
 }
 
 // bare is the bid of a verb without a context.
-func bare(c claimant) bid { return bid{ctx: anytime, claimant: c} }
+func bare(c claimant) bid { return bid{ctx: context.Background(), claimant: c} }
 
 // refuse returns an error if the bid's token is of another lock or stale. A stale token without a name is reported as
 // stale: that is certain, and its lock is not.
