@@ -111,14 +111,3 @@ func ExampleNewToken() {
 	// 281474976710660 1:4
 	// later: true
 }
-
-func ExampleParse() {
-	token, err := fence.Parse("54") // from the header Fencing-Token
-	fmt.Println(token, err)
-
-	_, err = fence.Parse("054")
-	fmt.Println(err)
-	// Output:
-	// 54 <nil>
-	// fence: invalid token "054": want plain decimal 1 to 9223372036854775807, low 48 bits not 0
-}
