@@ -111,16 +111,6 @@ func serve(t *testing.T, handler http.Handler) *httptest.Server {
 	return server
 }
 
-func do(t *testing.T, client *http.Client, r *http.Request) (*http.Response, string) {
-	t.Helper()
-	resp, err := client.Do(r)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, resp.Body.Close()) }()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return resp, string(body)
-}
-
 // problemType checks a problem of RFC 9457 and returns its type.
 func problemType(t *testing.T, resp *http.Response, body string) string {
 	t.Helper()

@@ -47,8 +47,6 @@ func tokens(t *testing.T, answer http.HandlerFunc) (*httptest.Server, *[][]strin
 	return server, &got
 }
 
-func ok(http.ResponseWriter, *http.Request) {}
-
 func TestTransport_sendsItToItsHostsOnly(t *testing.T) {
 	for _, c := range []struct {
 		hosts []string
@@ -102,7 +100,7 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 		"in another case":  {"fencing-Token", t.Context(), []string{"54"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			other, gotOther := tokens(t, ok)
+			other, gotOther := tokens(t, func(http.ResponseWriter, *http.Request) {})
 			var home *httptest.Server
 			home, gotHome := tokens(t, func(w http.ResponseWriter, r *http.Request) {
 				switch r.URL.Path {
@@ -118,7 +116,9 @@ func TestTransport_redirectToAnotherHost(t *testing.T) {
 				if c.header != "" {
 					r.Header[c.header] = []string{"54"}
 				}
-				resp, _ := do(t, client, r)
+				resp, err := client.Do(r)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
 				require.Equal(t, http.StatusOK, resp.StatusCode)
 			}
 			require.Equal(t, [][]string{c.sent, c.sent, c.sent}, *gotHome, "/away, /along, /end")

@@ -155,12 +155,12 @@ func TestBucket_Update_failure(t *testing.T) {
 	var store memory
 	b := newBucket(t, store.RoundTrip, s3fence.Options{Hooks: told.Hooks()})
 	require.PanicsWithValue(t, "bug", func() {
-		_ = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { panic("bug") })
+		_ = b.Update(fence.NewContext(t.Context(), 54), "key", func([]byte) ([]byte, error) { panic("bug") })
 	})
 	_, err := told.Last()
 	require.ErrorContains(t, err, "0 times")
 	elsewhere := fmt.Errorf("elsewhere: %w", fence.ErrStale)
-	err = b.Update(of(t, "", 54), "key", func([]byte) ([]byte, error) { return []byte("new"), elsewhere })
+	err = b.Update(fence.NewContext(t.Context(), 54), "key", func([]byte) ([]byte, error) { return []byte("new"), elsewhere })
 	require.ErrorIs(t, err, elsewhere)
 	require.ErrorContains(t, err, `s3fence: update "data/key"`)
 	got, err := told.Last()
@@ -173,7 +173,7 @@ func TestBucket_Update_failure(t *testing.T) {
 func TestBucket_Update_contextEndsInFn(t *testing.T) {
 	var store memory
 	b := newBucket(t, store.RoundTrip, s3fence.Options{})
-	ctx, cancel := context.WithCancel(of(t, "", 54))
+	ctx, cancel := context.WithCancel(fence.NewContext(t.Context(), 54))
 	err := b.Update(ctx, "key", func([]byte) ([]byte, error) { cancel(); return nil, nil })
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, s3fence.ErrUnknown)
@@ -232,17 +232,16 @@ func TestBucket_Put_newerContentWithOldETag(t *testing.T) {
 // A content that breaks off is not taken for the whole.
 func TestBucket_readBreaksOff(t *testing.T) {
 	var store memory
-	require.NoError(t, newBucket(t, store.RoundTrip, s3fence.Options{}).Put(of(t, "", 40), "key", []byte("base")))
+	require.NoError(t, newBucket(t, store.RoundTrip, s3fence.Options{}).Put(fence.NewContext(t.Context(), 40), "key", []byte("base")))
 	before := store.objects["/data/key"]
-	reset := errors.New("reset")
 	b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 		resp, err := store.RoundTrip(r)
 		if r.Method == http.MethodGet {
-			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, int64(len(before)-1)), iotest.ErrReader(reset)))
+			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, int64(len(before)-1)), iotest.ErrReader(errReset)))
 		}
 		return resp, err
 	}, s3fence.Options{})
-	require.ErrorIs(t, b.Claim(of(t, "", 54), "key"), reset)
+	require.ErrorIs(t, b.Claim(fence.NewContext(t.Context(), 54), "key"), errReset)
 	require.Equal(t, before, store.objects["/data/key"])
 }
 
@@ -252,6 +251,6 @@ func TestBucket_needsAStrongETag(t *testing.T) {
 		b := newBucket(t, func(r *http.Request) (*http.Response, error) {
 			return reply(r, http.StatusOK, tag, nil), nil
 		}, s3fence.Options{})
-		require.ErrorContains(t, b.Put(of(t, "", 54), "key", nil), "want a strong one")
+		require.ErrorContains(t, b.Put(fence.NewContext(t.Context(), 54), "key", nil), "want a strong one")
 	}
 }

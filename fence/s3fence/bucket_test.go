@@ -178,12 +178,6 @@ func verbs(b *s3fence.Bucket) map[string]fencetest.Verb {
 	return all
 }
 
-// of returns the context of a lock's holder; with "" the token comes without a name.
-func of(t *testing.T, lock string, token fence.Token) context.Context {
-	t.Helper()
-	return fencetest.Verb{}.Holder(t.Context(), token, lock)
-}
-
 // marks reads the line of an object.
 func (m *memory) marks(t *testing.T, key string) (found fencetest.Marks) {
 	t.Helper()
@@ -287,7 +281,7 @@ func TestBucket_lostMessages(t *testing.T) {
 						other, content := newBucket(t, store.RoundTrip, s3fence.Options{}), ""
 						if before.Write != 0 {
 							content = "base"
-							require.NoError(t, other.Put(of(t, before.Lock, before.Write), "rows", []byte(content)))
+							require.NoError(t, other.Put(fencetest.Verb{}.Context(t.Context(), before.Write, before.Lock), "rows", []byte(content)))
 						}
 						puts, after := 0, before
 						var arrive func(status int)

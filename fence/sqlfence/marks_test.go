@@ -259,7 +259,7 @@ func TestDo_answerToCommit(t *testing.T) {
 		t.Run(fmt.Sprint(c.err), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := &fakeServer{token: 7, commit: func() error { return c.err }}
-				runs, err := doOn(t, server, nil, 3)
+				runs, err := doOn(fence.NewContext(t.Context(), 7), t, server, nil, 3)
 				require.Equal(t, c.runs, runs)
 				require.Equal(t, c.runs, server.begins)
 				require.Equal(t, c.unknown, errors.Is(err, sqlfence.ErrUnknown), "%v", err)
@@ -288,7 +288,7 @@ func TestDo_errorOfFn(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			server := &fakeServer{token: 7}
-			runs, err := doOn(t, server, func() error { return c.err }, 3)
+			runs, err := doOn(fence.NewContext(t.Context(), 7), t, server, func() error { return c.err }, 3)
 			require.Equal(t, c.runs, runs, "%v", c.err)
 			require.ErrorIs(t, err, c.err)
 			require.Zero(t, server.commits)
@@ -300,14 +300,7 @@ func TestDo_contextEndsInThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("the lock has gone")
 		ctx, cancel := context.WithCancelCause(fence.NewContext(t.Context(), 7))
-		db := sql.OpenDB(&fakeServer{token: 7})
-		defer db.Close() //nolint:errcheck // A fake.
-		runs := 0
-		err := newFence(t, sqlfence.Options{}).Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error {
-			runs++
-			cancel(gone)
-			return stateError("40001")
-		})
+		runs, err := doOn(ctx, t, &fakeServer{token: 7}, func() error { cancel(gone); return stateError("40001") }, 10)
 		require.ErrorIs(t, err, gone)
 		require.ErrorIs(t, err, stateError("40001"))
 		require.Equal(t, 1, runs)
@@ -324,7 +317,7 @@ func TestDo_ofAnotherResourceGivesUp(t *testing.T) {
 	db := sql.OpenDB(server)
 	defer db.Close() //nolint:errcheck // A fake.
 	runs, f := 0, newFence(t, sqlfence.Options{Attempts: 1})
-	_, err := doOn(t, &fakeServer{token: 7}, func() error {
+	_, err := doOn(fence.NewContext(t.Context(), 7), t, &fakeServer{token: 7}, func() error {
 		if runs++; runs == 5 {
 			return nil
 		}
@@ -338,10 +331,7 @@ func TestDo_ofAnotherResourceGivesUp(t *testing.T) {
 func TestDo_claimFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &fakeServer{token: 7, commit: func() error { return stateError("40001") }}
-		db := sql.OpenDB(server)
-		defer db.Close() //nolint:errcheck // A fake.
-		f := newFence(t, sqlfence.Options{Attempts: 3})
-		err := f.Do(fence.NewContext(t.Context(), 8), db, "accounts", func(context.Context, *sql.Tx) error { panic("not claimed") })
+		_, err := doOn(fence.NewContext(t.Context(), 8), t, server, func() error { panic("not claimed") }, 3)
 		require.ErrorIs(t, err, stateError("40001"))
 		require.Equal(t, 3, server.commits)
 	})
@@ -357,11 +347,10 @@ func TestMarks_ClaimPath_again(t *testing.T) {
 }
 
 // doOn runs Do and returns how often the function ran.
-func doOn(t *testing.T, server *fakeServer, fn func() error, attempts int) (runs int, err error) {
+func doOn(ctx context.Context, t *testing.T, server *fakeServer, fn func() error, attempts int) (runs int, err error) {
 	t.Helper()
 	db := sql.OpenDB(server)
 	defer db.Close() //nolint:errcheck // A fake.
-	ctx := fence.NewContext(t.Context(), fence.Token(server.token))
 	err = newFence(t, sqlfence.Options{Attempts: attempts}).Do(ctx, db, "accounts", func(context.Context, *sql.Tx) error {
 		runs++
 		if fn == nil {
