@@ -71,6 +71,10 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 		}
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
 	}
+	both := beginner{}
+	for _, err := range []error{f.Claim(good, both, "accounts"), f.Do(good, both, "accounts", nothing), f.Migrate(good, both)} {
+		require.ErrorContains(t, err, "db is in a transaction")
+	}
 	for _, none := range []pgx.Tx{nil, (*pgxpool.Tx)(nil)} {
 		require.ErrorContains(t, f.Check(good, none, "accounts"), "tx is nil")
 		require.ErrorContains(t, f.UpdateRow(good, none, row, "n = 1"), "q is nil")
@@ -87,21 +91,7 @@ func TestMarks_refusesBadInputBeforeItSends(t *testing.T) {
 	}
 }
 
-// With a wrapper that is a transaction and can begin others, Do would run in a savepoint.
-func TestMarks_refusesATransactionForADatabase(t *testing.T) {
-	f := newFence(t, pgxfence.Options{})
-	ctx := fence.NewContext(t.Context(), 7)
-	both := beginner{}
-	for _, err := range []error{
-		f.Claim(ctx, both, "accounts"),
-		f.Do(ctx, both, "accounts", nothing),
-		f.Migrate(ctx, both),
-	} {
-		require.ErrorContains(t, err, "db is in a transaction")
-	}
-}
-
-// beginner has the methods of a transaction, and BeginTx.
+// beginner is a wrapper that is a transaction and can begin others. On it Do would run in a savepoint.
 type beginner struct{ pgx.Tx }
 
 func (beginner) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
