@@ -230,14 +230,11 @@ func TestMarks_random(t *testing.T) {
 // Put stands in for a Check that raises the mark, since that of Marks raises none.
 func TestMarks_grants(t *testing.T) {
 	t.Parallel()
-	marks, err := etcdfence.NewMarks(etcdtest.Start(t, etcdtest.Options{}).Client(t), etcdfence.Options{})
+	client := etcdtest.Start(t, etcdtest.Options{}).Client(t)
+	marks, err := etcdfence.NewMarks(client, etcdfence.Options{})
 	require.NoError(t, err)
 	put := func(ctx context.Context, resource string) error {
-		kv, err := marks.KV(resource)
-		if err != nil {
-			return err
-		}
-		return second(kv.Put(ctx, "data/"+resource, ""))
+		return second(markedBy(t, client, resource).Put(ctx, "data/"+resource, ""))
 	}
 	fencetest.Grants(t, fencetest.VerbsOf(marks.Claim, put, nil, marks.ClaimRead, marks.CheckRead), "Check")
 }
