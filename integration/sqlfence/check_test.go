@@ -16,7 +16,7 @@ import (
 // The check is not the first statement, and somebody writes between the read and the check, which notices it: a newer
 // holder, or before the check of a reader or a path an older one, and only then the token is claimed.
 func TestMarks_checkAfterARead(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, places, func(t *testing.T, r *rig) {
 		for _, how := range []form{check, checkShared, checkRead, checkPath} {
 			for _, token := range []fence.Token{older, newer} {
 				if how == check || how == checkShared || token == newer && !r.readersLock() {
@@ -111,7 +111,7 @@ func TestMarks_absurdToken(t *testing.T) {
 // Two transactions of one holder, of two branches or of readers are inside their guards at once. A newer claim waits
 // for both, and refuses later ones: otherwise transactions that overlap would keep it waiting.
 func TestMarks_sideBySide(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, places, func(t *testing.T, r *rig) {
 		for _, how := range []form{doShared, checkShared, checkPath, checkRead} {
 			for _, newerReads := range []bool{true, false} {
 				switch {
@@ -196,7 +196,7 @@ const mark = "SELECT token FROM " + sqlfence.DefaultTable + " WHERE resource = '
 // Reads the mark, then writes, in one transaction. The write does not notice a claim in between. On SQLite, and on
 // MariaDB where a plain read locks, it does: there the read and the write are not in one transaction.
 func TestControl_selectThenUpdate(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, places, func(t *testing.T, r *rig) {
 		t.Helper()
 		require.NoError(t, r.claim(as(t, older), resource))
 		naive := func(q conn) error {

@@ -19,7 +19,14 @@ import (
 func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	nodes := galera(t)
 	first, second := nodes[0], nodes[1]
-	first.makeSlow(t)
+	// The table has no key. The other node takes a while to apply an update in descending order, since it looks for each
+	// row from the place of the last one.
+	first.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
+	first.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_1500")
+	applying := func() (yes bool) {
+		const query = "SELECT COUNT(*) > 0 FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Update_rows_log_event%'"
+		return first.scan(t.Context(), query, &yes) == nil && yes
+	}
 	for _, how := range append([]form{checkPath}, forms...) {
 		for _, reads := range []bool{false, true} {
 			path := resource
@@ -43,7 +50,8 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 						return err
 					}
 					launched = true
-					second.mustBeSlow(t, first)
+					second.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
+					require.Eventually(t, applying, patience, time.Millisecond)
 					n, err := second.act(t, comes, resource)
 					require.NoError(t, err)
 					require.Zero(t, n, "the newer holder's first read")
@@ -59,21 +67,6 @@ func TestMarks_galera_claimOnAnotherNode(t *testing.T) {
 	}
 }
 
-// makeSlow makes a table without a key. The other node takes a while to apply an update in descending order, since it
-// looks for each row from the place of the last one.
-func (r *rig) makeSlow(t *testing.T) {
-	t.Helper()
-	r.must(t, "CREATE TABLE slow (n INT, text CHAR(200)) ENGINE = InnoDB")
-	r.must(t, "INSERT INTO slow SELECT seq, 'x' FROM seq_1_to_1500")
-}
-
-// mustBeSlow commits an update that the other node takes a while to apply, and returns when the other node has begun.
-func (r *rig) mustBeSlow(t *testing.T, other *rig) {
-	t.Helper()
-	r.must(t, "UPDATE slow SET n = n + 1 ORDER BY n DESC")
-	require.Eventually(t, func() bool { return other.applying(t) }, patience, time.Millisecond)
-}
-
 // mark returns the higher of the two marks.
 func (r *rig) mark(t *testing.T) fence.Token {
 	t.Helper()
@@ -83,15 +76,6 @@ func (r *rig) mark(t *testing.T) fence.Token {
 		require.NoError(t, err)
 	}
 	return fence.Token(got)
-}
-
-// applying reports whether the node is applying an update of another node.
-func (r *rig) applying(t *testing.T) bool {
-	t.Helper()
-	var n int
-	require.NoError(t, r.scan(t.Context(),
-		"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Update_rows_log_event%'", &n))
-	return n > 0
 }
 
 // A newer writer on the second node does not wait for a reader's transaction on the first one, which does not see the

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -261,7 +262,7 @@ func TestMigrate_tableOfAnEarlierVersionInUse(t *testing.T) {
 		const processes, writers, writes = 4, 2, 20 // the writes of each after the migrations
 		var migrated atomic.Bool
 		var written atomic.Int64
-		begun, stopped, migrations := make(chan struct{}, writers), make(chan error, writers), make(chan error, processes)
+		stopped, migrations := make(chan error, writers), make(chan error, processes)
 		for range writers {
 			go func() {
 				var err error
@@ -274,17 +275,11 @@ func TestMigrate_tableOfAnEarlierVersionInUse(t *testing.T) {
 					} else if transient(err) {
 						err = nil
 					}
-					select {
-					case begun <- struct{}{}:
-					default:
-					}
 				}
 				stopped <- err
 			}()
 		}
-		for range writers {
-			<-begun
-		}
+		require.Eventually(t, func() bool { return written.Load() >= writers }, patience, time.Millisecond)
 		for range processes {
 			go func() { migrations <- r.migrate(ctx) }()
 		}

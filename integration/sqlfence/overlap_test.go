@@ -66,7 +66,7 @@ func (s state) next(c call) (_ state, read int64, err error) {
 // unless the rig does nothing again. It returns what the transaction has read.
 func (r *rig) act(t *testing.T, c call, resource string) (n int64, err error) {
 	t.Helper()
-	ctx, resource, claim := holding(t, c.verb(), c.token, c.lock), resource+c.below, r.claim
+	ctx, resource, claim := c.verb().Holder(as(t, c.token), c.token, c.lock), resource+c.below, r.claim
 	switch {
 	case c.verb().Reads:
 		claim = r.claimRead
@@ -251,7 +251,7 @@ func TestMarks_overlap(t *testing.T) {
 		{how: do, token: older},
 		{how: check, token: older},
 	}
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, places, func(t *testing.T, r *rig) {
 		o := newOverlap(t, r, sqlfence.Options{})
 		comers := slices.Clone(comers)
 		for _, how := range r.forms() {
@@ -306,7 +306,7 @@ func TestMarks_overlapOfClaims(t *testing.T) {
 // A newer holder of the node above, the same node, a node below or another branch comes at every request of a path's
 // transaction.
 func TestMarks_overlapOfPaths(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *rig) {
+	at(t, places, func(t *testing.T, r *rig) {
 		o := newOverlap(t, r, sqlfence.Options{})
 		for _, comes := range []call{{below: "", how: checkPath}, {below: ownPath, how: checkPath}, {below: ownPath + "/c", how: checkPath}, {below: branch}} {
 			comes.claims, comes.token = "ClaimPath", newer

@@ -14,7 +14,6 @@ import (
 
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/fence/sqlfence"
-	"github.com/leasefence/leasefence/internal/fencetest"
 )
 
 // patience bounds every wait of a test. It is far longer than any wait takes.
@@ -116,11 +115,6 @@ func (p place) list(first, second, from string) string {
 		pairs = "GROUP_CONCAT(CONCAT(%[1]s, ':', %[2]s) ORDER BY %[1]s SEPARATOR ' ')"
 	}
 	return fmt.Sprintf("SELECT COALESCE("+pairs+", '') FROM %[3]s", first, second, from)
-}
-
-func everywhere(t *testing.T, test func(t *testing.T, r *rig)) {
-	t.Helper()
-	at(t, places, test)
 }
 
 func at(t *testing.T, places []place, test func(t *testing.T, r *rig)) {
@@ -230,12 +224,6 @@ func of(t *testing.T, lock string, token fence.Token) context.Context {
 func readerOf(t *testing.T, lock string, token fence.Token) context.Context {
 	t.Helper()
 	return fence.WithLock(asReader(t, token), lock)
-}
-
-// holding returns the context of a holder who may call a verb, with the token of a lock unless that is "".
-func holding(t *testing.T, v fencetest.Verb, token fence.Token, lock string) context.Context {
-	t.Helper()
-	return v.Holder(as(t, token), token, lock)
 }
 
 // row is the row of the table data: the number of writes, their newest token, and the number of writes that came after
