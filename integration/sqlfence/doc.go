@@ -1,4 +1,4 @@
 // Package sqlfence tests the fences of SQL databases, sqlfence and pgxfence, against PostgreSQL, MariaDB and SQLite.
-// One suite tests the common promises of both, at every isolation level. Files that are named after one of them test
-// what only that one has.
+// One suite tests the common promises of both, at every isolation level. The tests named TestPgx test what only pgxfence
+// has.
 package sqlfence
