@@ -1,17 +1,24 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
 	"github.com/leasefence/leasefence/cmd/leasefence/internal/process"
+	"github.com/leasefence/leasefence/internal/etcd"
+	locks "github.com/leasefence/leasefence/internal/queue"
 )
 
 // etcdFlags are etcdctl's flags for the connection to etcd, and --password-file.
@@ -153,4 +160,115 @@ func (e *etcdFlags) auth() (clientv3.AuthConfig, error) {
 		return clientv3.AuthConfig{}, usageError("--user: the name or the password is empty")
 	}
 	return clientv3.AuthConfig{Username: name, Password: password}, nil
+}
+
+// connect makes a client. With a user, etcd's client authenticates before it returns: until ctx ends, or for
+// --dial-timeout or patience, whichever is longer.
+func (a *app) connect(ctx context.Context, patience time.Duration) (*clientv3.Client, error) {
+	config, err := a.etcd.config()
+	if err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, end)()
+	config.Context = life
+	config.DialTimeout = max(config.DialTimeout, patience)
+	client, err := clientv3.New(config)
+	if err != nil {
+		end()
+		if errors.Is(err, context.DeadlineExceeded) { // etcd's client does not name the endpoints
+			return nil, silent(config.DialTimeout, config.Endpoints)
+		}
+		return nil, fmt.Errorf("etcd at %q: %w", config.Endpoints, err)
+	}
+	return client, nil
+}
+
+// ask calls f with a client and a context that ends after --command-timeout.
+func (a *app) ask(f func(ctx context.Context, client *clientv3.Client) error) error {
+	return a.use(func(client *clientv3.Client) error {
+		ctx, cancel := a.bounded(context.Background())
+		defer cancel()
+		return caused(ctx, client, f(ctx, client))
+	})
+}
+
+// caused returns the cause of ctx for the error of a request that ctx has ended, and why there is no connection: etcd's
+// client does not name the endpoints, nor a certificate that is refused.
+func caused(ctx context.Context, client *clientv3.Client, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return etcd.Of(client).Ended(ctx, cmp.Or(context.Cause(ctx), err))
+	}
+	return err
+}
+
+// use calls f with a client, and closes the client afterwards.
+func (a *app) use(f func(client *clientv3.Client) error) error {
+	client, err := a.connect(context.Background(), 0)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = client.Close() }()
+	return failed(f(client))
+}
+
+// reach reports soon if etcd cannot be reached, or does not let this user read the keys of a name. What follows waits
+// without a bound.
+func (a *app) reach(ctx context.Context, client *clientv3.Client, name string) error {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	_, err := client.Get(ctx, name+"/", clientv3.WithCountOnly())
+	return caused(ctx, client, err)
+}
+
+// bounded returns a context that ends after --command-timeout. Its cause then is that etcd has not answered.
+func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	cause := fmt.Errorf("%w, or not in full (--command-timeout)", silent(a.etcd.commandTimeout, a.etcd.endpoints))
+	return context.WithTimeoutCause(ctx, a.etcd.commandTimeout, cause)
+}
+
+func silent(d time.Duration, endpoints []string) error {
+	return fmt.Errorf("etcd at %q has not answered for %v", endpoints, d)
+}
+
+// prefixWanted adds to a denied permission what the user can do about it.
+func prefixWanted(err error) error {
+	if errors.Is(err, rpctypes.ErrPermissionDenied) {
+		return fmt.Errorf("%w: give a PREFIX that this user may read", err)
+	}
+	return err
+}
+
+// keysAtATime is the number of keys that one request reads.
+const keysAtATime = 2000
+
+// scan reads the names of all keys that begin with prefix, page by page. All pages are of revision rev; if that is 0, each
+// is of its own time, so that etcd may compact its history in between. It ends early if see returns false.
+func scan(ctx context.Context, client *clientv3.Client, prefix string, rev int64, see func(*mvccpb.KeyValue) bool) error {
+	key, end := cmp.Or(prefix, "\x00"), clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		resp, err := client.Get(ctx, key, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithLimit(keysAtATime), clientv3.WithRev(rev))
+		if err != nil {
+			return err
+		}
+		for _, kv := range resp.Kvs {
+			if !see(kv) {
+				return nil
+			}
+		}
+		if !resp.More {
+			return nil
+		}
+		key = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// smallLease is smaller than every contender's lease, as in lease.List: a smaller number at the end of a key is data.
+const smallLease = 1 << 32
+
+// contends reports whether a key has the form of a contender's key, and the lease in its name. The name alone does not
+// show whether the key is attached to that lease.
+func contends(kv *mvccpb.KeyValue) (clientv3.LeaseID, bool) {
+	form, ok := locks.FormOf(kv.Key)
+	return form.Lease, ok && uint64(form.Lease) >= smallLease
 }

@@ -11,7 +11,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
+	"runtime/debug"
 	"strings"
 	"unicode/utf8"
 
@@ -96,6 +99,122 @@ func hidePasswords(args []string) {
 			process.Hide(password)
 		}
 	}
+}
+
+// app is one run of leasefence.
+type app struct {
+	etcd   etcdFlags
+	output string
+	out    io.Writer
+	stderr io.Writer
+	width  int // of the terminal behind out, 0 if out is no terminal
+}
+
+const (
+	outputTable = "table"
+	outputJSON  = "json"
+)
+
+func newApp() *app {
+	return &app{output: outputTable, out: os.Stdout, stderr: os.Stderr, width: terminalWidth(os.Stdout)}
+}
+
+// run executes a command line and returns the exit code.
+func (a *app) run(args []string) int {
+	root := a.command()
+	root.SetArgs(args)
+	root.SetOut(a.out)
+	root.SetErr(a.stderr)
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return 0
+	}
+	exit, ok := errors.AsType[*exitError](err)
+	if !ok { // an error of cobra's, about the command line
+		exit = &exitError{exitUsage, err}
+	}
+	a.complain(exit, cmd)
+	return exit.code
+}
+
+// complain prints the reason for an exit code on standard error.
+func (a *app) complain(exit *exitError, cmd *cobra.Command) {
+	switch {
+	case exit.err == nil:
+	case a.output == outputJSON:
+		_ = printJSON(a.stderr, map[string]any{"error": exit.err.Error(), "code": exit.code})
+	default:
+		a.say("%v", exit.err)
+		if exit.code == exitUsage {
+			_, _ = fmt.Fprintf(a.stderr, "usage: %s\nsee %s --help\n", cmd.UseLine(), cmd.CommandPath())
+		}
+	}
+}
+
+// say writes a message to standard error.
+func (a *app) say(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if a.output == outputJSON {
+		_ = printJSON(a.stderr, map[string]any{"message": text})
+		return
+	}
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = harmless(line)
+	}
+	_, _ = fmt.Fprintln(a.stderr, "leasefence:", strings.Join(lines, "\n"))
+}
+
+// logger is the library's logger: warnings and errors, on standard error.
+func (a *app) logger() *slog.Logger {
+	opts := &slog.HandlerOptions{Level: slog.LevelWarn}
+	if a.output == outputJSON {
+		return slog.New(slog.NewJSONHandler(visible{a.stderr}, opts))
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, opts))
+}
+
+// version is the module's version: the release that go install built, or what Go derives from a clone.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+func (a *app) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:     "leasefence",
+		Version: version(),
+		Short:   "Locks and elections on etcd, with fencing tokens",
+		Long: `leasefence runs commands under locks on etcd, and shows and frees locks and elections.
+
+A NAME is the full name in etcd, with any lease.Options.Prefix. Flags and environment are those of etcdctl: ETCDCTL_ENDPOINTS
+stands for --endpoints, and so on. A flag wins over the environment.
+
+` + exitCodes,
+		Example: `  leasefence --endpoints 10.0.0.1:2379,10.0.0.2:2379 lock jobs/nightly -- backup --all
+  leasefence ls jobs/
+  leasefence doctor jobs/`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if a.output != outputTable && a.output != outputJSON {
+				bad := a.output
+				a.output = outputTable
+				return usageError("--output is %q, want %s or %s", bad, outputTable, outputJSON)
+			}
+			return a.etcd.readEnv(cmd.Flags())
+		},
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", a.output, "output format: table or json")
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp))
+	a.etcd.register(root.PersistentFlags())
+	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand(),
+		a.doctorCommand(), a.uiCommand())
+	return root
 }
 
 // oneName checks the arguments of a command that takes one NAME of an existing lock.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -111,4 +113,157 @@ func (s *session) close() {
 	if err := s.Close(ctx); err != nil {
 		s.say("%v", err)
 	}
+}
+
+// hold is a lock of any kind, or a leadership, while a command runs under it.
+type hold struct {
+	handle
+
+	got     lease.Acquired
+	release func(context.Context) error
+	shared  bool
+}
+
+type handle interface {
+	Context() context.Context // ends with the hold
+	Err() error               // nil while it is held; reads the clock, so it is right before the context ends
+	Deadline() time.Time      // of the last renewal, also when the hold was lost at it
+}
+
+// outcome is what happened while a command ran.
+type outcome struct {
+	exit   error     // with the command's exit code; nil for 0
+	lost   error     // the hold was lost before the command ended
+	asked  bool      // somebody asked for the release of the hold
+	signal os.Signal // the last signal that was passed on and asks the command to end; SIGHUP may only mean a reload
+}
+
+// runUnder runs a command under a hold, and releases the hold. The goroutine of main calls it, as process.Start wants.
+func (s *session) runUnder(h hold) (did outcome) {
+	child, err := process.Start(s.path, s.cmd, h.environment())
+	if err != nil {
+		did.exit = cannotRun(err)
+		return did
+	}
+	signal, lost := s.supervise(child, h)
+	did.signal = signal
+	ended := h.Err() // nil: the command ended under the hold; a later loss does not matter to it
+	did.asked = ended != nil && !errors.Is(ended, lease.ErrLost)
+	if code := process.ExitCode(child.ProcessState); code != 0 {
+		did.exit = &exitError{code: code}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
+	defer cancel()
+	err = h.release(ctx)
+	switch {
+	case lost && !errors.Is(err, lease.ErrLost): // lost after a request for release, which release does not report
+		err = errors.Join(lease.ErrLost, err)
+		fallthrough
+	case errors.Is(err, lease.ErrLost) && (ended != nil || !lostInRelease(err)):
+		process.SignalGroup(child, process.SIGKILL) // processes of the command may have outlived it
+		did.lost = err
+	case err != nil:
+		s.say("%v", err) // the command ran under the hold all the time, and close revokes the lease
+	}
+	return did
+}
+
+// lostInRelease reports whether a hold that lasted until its release was lost during it. With any other reason release
+// has found that the hold was lost before.
+func lostInRelease(err error) bool {
+	lost, ok := errors.AsType[*lease.LostError](err)
+	return ok && lost.Reason == lease.ReasonDeadlinePassed
+}
+
+// supervise passes signals on to the command until it has ended, and ends it if the hold is lost.
+func (s *session) supervise(cmd *exec.Cmd, h hold) (signal os.Signal, lost bool) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // the outcome is in ProcessState
+	}()
+	over := h.Context().Done()
+	// The grace counts from the deadline. leasefence may learn of that later, if it was stopped or the host suspended.
+	graceLeft := func() time.Duration { return time.Until(h.Deadline().Add(s.grace)) }
+	var kill <-chan time.Time
+	var gone <-chan struct{}
+	for running := true; running; {
+		select {
+		case sig := <-s.signals:
+			process.SignalGroup(cmd, sig)
+			if sig != process.SIGHUP {
+				signal = sig
+			}
+		case <-over:
+			over = nil
+			cause, taken := errors.AsType[*lease.LostError](context.Cause(h.Context()))
+			switch {
+			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
+				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.got.Locks, ", "), context.Cause(h.Context()))
+				process.SignalGroup(cmd, process.SIGTERM)
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				gone = s.gone(ctx, h)
+			case graceLeft() <= 0 || cause.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
+				process.SignalGroup(cmd, process.SIGKILL)
+			default:
+				process.SignalGroup(cmd, process.SIGTERM)
+				kill = time.After(0)
+			}
+		case <-kill:
+			kill = nil
+			if left := graceLeft(); left > 0 {
+				kill = time.After(min(left, 100*time.Millisecond)) // a timer stands still while the host is suspended
+			} else {
+				process.SignalGroup(cmd, process.SIGKILL)
+			}
+		case <-gone:
+			gone, lost = nil, true
+			process.SignalGroup(cmd, process.SIGKILL)
+		case <-ended:
+			running = false
+		}
+	}
+	process.TakeTerminalBack(cmd)
+	return signal, lost
+}
+
+// gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's
+// context cannot report that: it ended with the request.
+func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
+	lost, end := context.WithCancel(ctx)
+	id := leaseText(s.Status().LeaseID)
+	go func() {
+		for st := range s.Changes(lost) {
+			if st.State == lease.StateLost || leaseText(st.LeaseID) != id {
+				end()
+			}
+		}
+	}()
+	mine := func(c lease.Contender) bool { return leaseText(c.Lease) == id }
+	for _, name := range h.got.Locks {
+		go func() {
+			for q, err := range lease.Watch(lost, s.client, name) {
+				if err != nil || !slices.ContainsFunc(q.Holders, mine) {
+					end() // on an error, too: without a watch the loss would go unnoticed
+				}
+			}
+		}()
+	}
+	return lost.Done()
+}
+
+// environment is the environment of a command: leasefence's own, with these variables instead of an outer leasefence's. If
+// a name is in it twice, the last value counts.
+func (h hold) environment() []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LEASEFENCE_SHARED=") })
+	env = append(env,
+		"LEASEFENCE_TOKEN="+h.got.Token.String(),
+		"LEASEFENCE_LOCK="+strings.Join(h.got.Locks, "\n"),
+		"LEASEFENCE_KEY="+h.got.Key,
+	)
+	if h.shared {
+		env = append(env, "LEASEFENCE_SHARED=1")
+	}
+	return env
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -323,52 +325,50 @@ func TestTopic_boundsTheTimeline(t *testing.T) {
 	})
 }
 
-// The trail reads rows as the databases write them.
-func TestTrail_reads(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "trail")
-	at := time.Date(2026, 11, 23, 17, 7, 33, 5e6, time.UTC).UnixMilli()
-	for name, text := range map[string]string{
-		"PostgreSQL": `{"key":"a","token":7,"holder":"h","ttl_ms":1,"granted_at":"2026-11-23T18:07:33.005+01:00","released_at":null,"release_cause":null}`,
-		"MySQL":      `{"key":"a","token":7,"holder":"h","ttl_ms":1,"granted_at":"2026-11-23 17:07:33.005000"}`,
-		"SQLite":     `[{"key":"a","token":7,"holder":"h","ttl_ms":1,"granted_at":"2026-11-23 17:07:33.005"}]`,
-		"an era":     `{"key":"a","token":"281474976710663","holder":"h","granted_at":"2026-11-23T17:07:33.005Z"}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-			l, err := newTrail(file)
-			require.NoError(t, err)
-			require.Equal(t, []trailEntry{{Resource: "a", Token: "7", Holder: "h", Begin: at, rev: 7}}, l.of("a", nil).Rows)
-			require.Len(t, l.of("b", map[int64]bool{7: true}).Rows, 1)
-			require.Empty(t, l.of("b", map[int64]bool{8: true}).Rows)
-		})
-	}
-	t.Run("many", func(t *testing.T) {
-		var text []byte
-		for n := range mostShown + 1 {
-			row := fmt.Sprintf(`"key":"a","token":%d,"granted_at":"2026-11-23 17:07:33"`, n+1)
-			text = fmt.Appendf(text, `{%s} {%s,"refused_at":"2026-11-23 17:07:33","highest":%d}`, row, row, n+2)
-		}
-		require.NoError(t, os.WriteFile(file, text, 0o600))
-		l, err := newTrail(file)
+// The page learns what has become of a release although nobody reads standard error.
+func TestServer_answersWhileStandardErrorBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, srv, _ := startHub(t)
+		s, _ := newSession(t, srv, 0)
+		held, err := s.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		shown := l.of("a", nil).Rows
-		require.Len(t, shown, 2*mostShown)
-		require.Equal(t, []string{"201", "2"}, []string{shown[0].Token, shown[len(shown)-1].Token}, "the oldest are left out")
+		stderr, writer := io.Pipe()
+		defer func() { require.NoError(t, stderr.Close()) }()
+		h.app.stderr = writer
+		h.write = true
+		pages := &uiServer{hub: h, local: true}
+		order := fmt.Sprintf(`{"name":"a","typed":"a","mode":"ask","token":%q}`, held.Token())
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/release", strings.NewReader(order))
+		r.Header.Set("X-Leasefence", "1")
+		w := httptest.NewRecorder()
+		answered := false
+		go func() {
+			pages.handler().ServeHTTP(w, r)
+			answered = true
+		}()
+		synctest.Wait()
+		require.True(t, answered)
+		require.Equal(t, http.StatusNoContent, w.Code)
 	})
-	t.Run("too long", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
-		require.NoError(t, os.Truncate(file, mostTrail+1))
-		_, err := newTrail(file)
-		require.ErrorContains(t, err, file+" has 67108865 bytes, want 67108864 at most")
+}
+
+// A browser that leaves is no viewer any more, and makes room for another stream.
+func TestServer_streamEndsWithItsBrowser(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, _ := startHub(t)
+		pages := &uiServer{hub: h, local: true, streams: make(chan struct{}, 1)}
+		ctx, leave := context.WithCancel(t.Context())
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/stream?name=a", http.NoBody)
+		r.Header.Set("X-Leasefence", "1")
+		go pages.handler().ServeHTTP(httptest.NewRecorder(), r)
+		viewers := func() [3]int {
+			time.Sleep(time.Second)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return [...]int{h.viewers, h.topics["a"].viewers, len(pages.streams)}
+		}
+		require.Equal(t, [...]int{1, 1, 1}, viewers())
+		leave()
+		require.Equal(t, [...]int{0, 0, 0}, viewers())
 	})
-	for name, text := range map[string]string{
-		"no JSON": `{"key":"a"} x`, "no token": `{"key":"a","granted_at":"2026-11-23 17:07:33"}`, "no time": `{"key":"a","token":7}`,
-		"no mark": `{"key":"a","token":7,"refused_at":"2026-11-23 17:07:33"}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-			_, err := newTrail(file)
-			require.ErrorContains(t, err, "value ")
-		})
-	}
 }

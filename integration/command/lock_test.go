@@ -4,7 +4,9 @@ package command_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/faults"
@@ -220,4 +223,140 @@ func TestElect_oneLeads(t *testing.T) {
 	require.Zero(t, second.end(t))
 	require.Equal(t, "5\n", second.stdout.String()) // 3 was that of its first place, 4 deleted it
 	requireNothingLeft(t, client)
+}
+
+// Each kind of lock excludes what it has to, and nothing else. cat holds a lock until its input ends.
+func TestLock_kinds(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		held  []string // arguments of the holders
+		keys  int      // of the holders
+		out   []string // arguments of locks that the holders exclude
+		still []string // arguments of locks that they do not exclude
+	}{
+		"alone":   {[]string{"a"}, 1, []string{"a", "a --shared", "a -n 2"}, []string{"b", "a/b"}},
+		"readers": {[]string{"a --shared", "a --shared"}, 2, []string{"a"}, []string{"a --shared"}},
+		"permits": {[]string{"a -n 2", "a -n 2"}, 2, []string{"a -n 2"}, []string{"b -n 2"}},
+		"a set":   {[]string{"--all a b"}, 2, []string{"a", "b", "--all b c", "b --shared"}, []string{"c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, client := etcd(t)
+			var holders []*running
+			for _, line := range tt.held {
+				holders = append(holders, lock(t, addr, strings.Fields(line+" -- cat")...))
+			}
+			require.Eventually(t, func() bool { return len(keys(t, client, "")) == tt.keys }, patience, time.Millisecond)
+			var refused []*running
+			for _, line := range tt.out {
+				for _, how := range []string{"--try", "--wait 5s"} {
+					// The time includes opening the session; if --wait cut that short, its lease would be left behind.
+					refused = append(refused, lock(t, addr, strings.Fields(line+" "+how+" -- echo in")...))
+				}
+			}
+			for _, p := range refused {
+				require.Equal(t, 75, p.end(t))
+				require.Empty(t, p.stdout.String())
+			}
+			for _, line := range tt.still {
+				require.Zero(t, lock(t, addr, strings.Fields(line+" --try -- true")...).end(t), line)
+			}
+			for _, p := range holders {
+				require.Zero(t, p.end(t))
+			}
+			requireNothingLeft(t, client)
+		})
+	}
+}
+
+// A command under a nested leasefence has only the token of the inner lock. It has the lock's era. A signal that is ignored,
+// as under nohup, stays ignored.
+func TestLock_nested(t *testing.T) {
+	t.Parallel()
+	addr, client := etcd(t)
+	p := lock(t, addr, "a", "--shared", "--", "sh", "-c", `trap "" HUP; exec "$@"`, "sh",
+		program, "lock", "b", "--era", "1", "--", "sh", "-c", `kill -HUP $$; env | grep -E "^LEASEFENCE_(TOKEN|LOCK|KEY|SHARED)=" | sort`)
+	require.Zero(t, p.end(t))
+	require.Regexp(t, "^LEASEFENCE_KEY=b/.*\nLEASEFENCE_LOCK=b\nLEASEFENCE_TOKEN=281474976710659\n$", p.stdout.String())
+	requireNothingLeft(t, client)
+}
+
+// What signals, requests for release and losses do to a command, in any order, and the exit code that follows. leasefence
+// passes all signals on, and continues a command that is stopped. A command whose lock is taken away is killed without a
+// grace: somebody else may have the lock already. A command that was asked to release its lock keeps it while it runs. A
+// leader that loses the leadership, or is asked to release it, campaigns again, unless a signal other than SIGHUP came.
+func TestCommand_isToldAndEnds(t *testing.T) {
+	t.Parallel()
+	const (
+		loop  = `; echo "started $LEASEFENCE_TOKEN."; while :; do sleep 0.01 || :; done`
+		asked = `trap 'echo asked' TERM` + loop
+		sleep = `trap 'exit 9' TERM; echo "pid $$"` + loop
+	)
+	for name, tt := range map[string]struct {
+		verb, script string
+		steps        string // names of signals, what the command says, and what happens to the lock
+		code         int
+		out, err     string
+	}{
+		"INT":  {"lock", `trap 'echo cleaned up; exit 9' INT` + loop, "INT", 9, "cleaned up", ""},
+		"TERM": {"lock", `trap 'echo cleaned up; exit 9' TERM` + loop, "TERM", 9, "cleaned up", ""},
+		"QUIT": {"lock", `trap 'echo cleaned up; exit 9' QUIT` + loop, "QUIT", 9, "cleaned up", ""},
+		"HUP":  {"lock", `trap 'echo cleaned up; exit 9' HUP` + loop, "HUP", 9, "cleaned up", ""},
+		"signals that come together": { // while it is stopped, the system keeps them
+			"lock", `trap : HUP INT QUIT; trap 'exit 9' TERM` + loop, "STOP HUP INT QUIT TERM CONT", 9, "", "",
+		},
+		"stopped, and TERM":  {"lock", sleep, "stopped TERM", 9, "", ""}, // as by Ctrl-Z: it would keep the lock forever
+		"stopped, and asked": {"lock", sleep, "stopped released", 9, "", "asked to release"},
+		"deleted":            {"lock", asked, "deleted", 74, "", "deleted by somebody else"}, // it ignores SIGTERM, and the grace is long
+		"revoked":            {"lock", asked, "revoked", 74, "", "lost"},
+		"asked, and deleted": {"lock", asked, "released asked deleted", 74, "asked", "asked to release"},
+		"asked, and revoked": {"lock", asked, "released asked revoked", 74, "asked", "asked to release"},
+		"elect, asked":       {"elect", `:` + loop, "released again TERM", 143, "", "asked to release"},
+		"elect, deleted":     {"elect", `:` + loop, "deleted again TERM", 143, "", "deleted by somebody else; campaigning again"},
+		"elect, revoked":     {"elect", `:` + loop, "revoked again TERM", 143, "", "campaigning again"},
+		"elect, and reloaded": { // many services reload their settings on SIGHUP
+			"elect", `trap 'echo reloaded' HUP` + loop, "HUP reloaded released again TERM", 143, "reloaded", "",
+		},
+		"elect, asked, and signalled": { // whatever has ended the leadership
+			"elect", `trap 'test -z "$told" || exit 5; told=1; echo asked' TERM` + loop, "released asked TERM", 5, "asked", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, client := etcd(t)
+			p := start(t, addr, tt.verb, "--ttl", "1h", "job", "--", "sh", "-c", tt.script)
+			p.awaitOutput(t, "started 2.")
+			for step := range strings.FieldsSeq(tt.steps) {
+				switch step {
+				case "deleted", "revoked":
+					endHold(t, client, "job", step)
+				case "released":
+					require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
+				case "again":
+					p.awaitOutput(t, "\nstarted ")
+				case "asked", "reloaded":
+					p.awaitOutput(t, step)
+				case "stopped":
+					stop(t, p)
+				default:
+					p.signal(t, unix.SignalNum("SIG"+step))
+				}
+			}
+			require.Equal(t, tt.code, p.end(t))
+			require.Contains(t, p.stdout.String(), tt.out)
+			require.Contains(t, p.stderr.String(), tt.err)
+			requireNothingLeft(t, client)
+		})
+	}
+}
+
+// stop stops the process that has printed its number.
+func stop(t *testing.T, p *running) {
+	t.Helper()
+	pid := regexp.MustCompile(`pid (\d+)`).FindStringSubmatch(p.stdout.String())[1]
+	require.NoError(t, exec.CommandContext(rig.Bounded(t), "sh", "-c", "kill -STOP "+pid).Run())
+	require.Eventually(t, func() bool {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		return err != nil || strings.Contains(string(stat), ") T ") // other systems do not tell
+	}, patience, time.Millisecond)
 }

@@ -232,6 +232,18 @@ func contend(t *testing.T, client *clientv3.Client, ttl int64, before, after, ow
 	return contender{key, granted.ID, put.Header.Revision}
 }
 
+// leave ends a hold or a wait: its lease ends, or somebody deletes the key.
+func (c contender) leave(t *testing.T, client *clientv3.Client, revoke bool) {
+	t.Helper()
+	var err error
+	if revoke {
+		_, err = client.Revoke(rig.Bounded(t), c.lease)
+	} else {
+		_, err = client.Delete(rig.Bounded(t), c.key)
+	}
+	require.NoError(t, err)
+}
+
 // hex is a lease as in the names of keys.
 func hex(id clientv3.LeaseID) string { return strconv.FormatInt(int64(id), 16) }
 
