@@ -23,6 +23,7 @@ type command struct {
 	ttl, grace time.Duration
 	owner      string
 	era        uint
+	shared     bool // a read lock; never of elect
 	cmd        []string
 }
 
@@ -53,10 +54,10 @@ func (c *command) check() error {
 }
 
 // split splits args into the names before "--" and CMD after it, and checks the names.
-func split(cmd *cobra.Command, args []string, want string) (names, command []string, err error) {
+func split(cmd *cobra.Command, args []string) (names, command []string, err error) {
 	at := cmd.ArgsLenAtDash()
 	if at < 1 || at == len(args) {
-		return nil, nil, usageError("want %s", want)
+		return nil, nil, usageError("want NAME -- CMD")
 	}
 	for _, name := range args[:at] {
 		if err := locks.CheckName(name); err != nil {
@@ -70,10 +71,10 @@ func split(cmd *cobra.Command, args []string, want string) (names, command []str
 type theLock struct {
 	command
 
-	names            []string
-	shared, all, try bool
-	permits          int
-	wait             time.Duration
+	names    []string
+	all, try bool
+	permits  int
+	wait     time.Duration
 }
 
 const behaviour = `
@@ -118,7 +119,7 @@ the same name exclude it.
   leasefence lock exports -n 3 -- export
   leasefence lock --all accounts/a accounts/b -- transfer`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if l.names, l.cmd, err = split(cmd, args, "NAME -- CMD"); err != nil {
+			if l.names, l.cmd, err = split(cmd, args); err != nil {
 				return err
 			}
 			if err := l.check(cmd.Flags().Changed("wait"), cmd.Flags().Changed("permits")); err != nil {
@@ -178,7 +179,7 @@ func (a *app) lock(l theLock) error {
 	if err != nil {
 		return err
 	}
-	did := s.runUnder(hold{held, s.got, held.Unlock, l.shared})
+	did := s.runUnder(held, held.Unlock)
 	if did.lost != nil {
 		return &exitError{exitLost, did.lost}
 	}
@@ -187,7 +188,7 @@ func (a *app) lock(l theLock) error {
 
 // lock is a handle of any kind of lock.
 type lock interface {
-	handle
+	hold
 	Unlock(ctx context.Context) error
 }
 
@@ -235,7 +236,7 @@ as the leader's value. At its start elect gives up if etcd does not answer for a
 		Example: `  leasefence elect scheduler --owner 10.0.0.7:8080 -- scheduler
   leasefence elect scheduler --ttl 5s -- sh -c 'exec scheduler --token "$LEASEFENCE_TOKEN"'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names, command, err := split(cmd, args, "NAME -- CMD")
+			names, command, err := split(cmd, args)
 			if err != nil {
 				return err
 			}
@@ -271,7 +272,7 @@ func (a *app) elect(c command, name string) error {
 		var did outcome
 		switch {
 		case err == nil:
-			did = s.runUnder(hold{l, s.got, l.Resign, false})
+			did = s.runUnder(l, l.Resign)
 			if did.signal != nil || did.lost == nil && !did.asked { // the signal is meant for leasefence, too
 				return did.exit
 			}

@@ -116,15 +116,7 @@ func (s *session) close() {
 }
 
 // hold is a lock of any kind, or a leadership, while a command runs under it.
-type hold struct {
-	handle
-
-	got     lease.Acquired
-	release func(context.Context) error
-	shared  bool
-}
-
-type handle interface {
+type hold interface {
 	Context() context.Context // ends with the hold
 	Err() error               // nil while it is held; reads the clock, so it is right before the context ends
 	Deadline() time.Time      // of the last renewal, also when the hold was lost at it
@@ -138,9 +130,10 @@ type outcome struct {
 	signal os.Signal // the last signal that was passed on and asks the command to end; SIGHUP may only mean a reload
 }
 
-// runUnder runs a command under a hold, and releases the hold. The goroutine of main calls it, as process.Start wants.
-func (s *session) runUnder(h hold) (did outcome) {
-	child, err := process.Start(s.path, s.cmd, h.environment())
+// runUnder runs a command under the hold that the session has obtained last, and releases the hold. The goroutine of main
+// calls it, as process.Start wants.
+func (s *session) runUnder(h hold, release func(context.Context) error) (did outcome) {
+	child, err := process.Start(s.path, s.cmd, s.environment())
 	if err != nil {
 		did.exit = cannotRun(err)
 		return did
@@ -154,7 +147,7 @@ func (s *session) runUnder(h hold) (did outcome) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUp)
 	defer cancel()
-	err = h.release(ctx)
+	err = release(ctx)
 	switch {
 	case lost && !errors.Is(err, lease.ErrLost): // lost after a request for release, which release does not report
 		err = errors.Join(lease.ErrLost, err)
@@ -199,11 +192,11 @@ func (s *session) supervise(cmd *exec.Cmd, h hold) (signal os.Signal, lost bool)
 			cause, taken := errors.AsType[*lease.LostError](context.Cause(h.Context()))
 			switch {
 			case !taken: // somebody asked for the release: nobody else gets the lock before the command has ended
-				s.say("%s: %v: CMD gets SIGTERM", strings.Join(h.got.Locks, ", "), context.Cause(h.Context()))
+				s.say("%s: %v: CMD gets SIGTERM", strings.Join(s.got.Locks, ", "), context.Cause(h.Context()))
 				process.SignalGroup(cmd, process.SIGTERM)
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				gone = s.gone(ctx, h)
+				gone = s.gone(ctx)
 			case graceLeft() <= 0 || cause.Reason != lease.ReasonDeadlinePassed: // somebody else may have it already
 				process.SignalGroup(cmd, process.SIGKILL)
 			default:
@@ -230,18 +223,18 @@ func (s *session) supervise(cmd *exec.Cmd, h hold) (signal os.Signal, lost bool)
 
 // gone returns a channel that is closed if the hold is lost after somebody has asked for its release. The hold's
 // context cannot report that: it ended with the request.
-func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
+func (s *session) gone(ctx context.Context) <-chan struct{} {
 	lost, end := context.WithCancel(ctx)
-	id := leaseText(s.Status().LeaseID)
+	id := s.Status().LeaseID
 	go func() {
 		for st := range s.Changes(lost) {
-			if st.State == lease.StateLost || leaseText(st.LeaseID) != id {
+			if st.State == lease.StateLost || st.LeaseID != id {
 				end()
 			}
 		}
 	}()
-	mine := func(c lease.Contender) bool { return leaseText(c.Lease) == id }
-	for _, name := range h.got.Locks {
+	mine := func(c lease.Contender) bool { return c.Lease == id }
+	for _, name := range s.got.Locks {
 		go func() {
 			for q, err := range lease.Watch(lost, s.client, name) {
 				if err != nil || !slices.ContainsFunc(q.Holders, mine) {
@@ -255,14 +248,14 @@ func (s *session) gone(ctx context.Context, h hold) <-chan struct{} {
 
 // environment is the environment of a command: leasefence's own, with these variables instead of an outer leasefence's. If
 // a name is in it twice, the last value counts.
-func (h hold) environment() []string {
+func (s *session) environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LEASEFENCE_SHARED=") })
 	env = append(env,
-		"LEASEFENCE_TOKEN="+h.got.Token.String(),
-		"LEASEFENCE_LOCK="+strings.Join(h.got.Locks, "\n"),
-		"LEASEFENCE_KEY="+h.got.Key,
+		"LEASEFENCE_TOKEN="+s.got.Token.String(),
+		"LEASEFENCE_LOCK="+strings.Join(s.got.Locks, "\n"),
+		"LEASEFENCE_KEY="+s.got.Key,
 	)
-	if h.shared {
+	if s.shared {
 		env = append(env, "LEASEFENCE_SHARED=1")
 	}
 	return env
