@@ -59,9 +59,7 @@ func (e *etcdFlags) readEnv(flags *pflag.FlagSet) error {
 		variable := "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 		text := os.Getenv(variable)
 		switch {
-		case text == "" || flags.Changed(name):
-			continue
-		case given && strings.HasPrefix(name, "password"):
+		case text == "", flags.Changed(name), given && strings.HasPrefix(name, "password"):
 			continue
 		case given && name == "user":
 			text, _, _ = strings.Cut(text, ":")
@@ -100,16 +98,12 @@ func (e *etcdFlags) config() (clientv3.Config, error) {
 			return clientv3.Config{}, usageError("--%s is %v, want more than 0s", d.flag, d.d)
 		}
 	}
-	if e.refused != nil {
+	switch {
+	case e.refused != nil:
 		return clientv3.Config{}, e.refused
-	}
-	if slices.Contains(e.endpoints, "") {
-		return clientv3.Config{}, usageError("--endpoints has an empty address")
-	}
-	if len(e.endpoints) == 0 {
-		return clientv3.Config{}, usageError("--endpoints is empty")
-	}
-	if (e.secure.Cert == "") != (e.secure.Key == "") {
+	case len(e.endpoints) == 0, slices.Contains(e.endpoints, ""):
+		return clientv3.Config{}, usageError("--endpoints is empty, or has an empty address")
+	case (e.secure.Cert == "") != (e.secure.Key == ""):
 		return clientv3.Config{}, usageError("--cert and --key: one is empty, want both or none")
 	}
 	auth, err := e.auth()
@@ -148,12 +142,8 @@ func (e *etcdFlags) auth() (clientv3.AuthConfig, error) {
 		password = strings.TrimRight(string(text), "\r\n")
 	default:
 		var err error
-		password, err = process.ReadPassword() // nothing has been sent yet
-		switch {
-		case errors.Is(err, process.ErrNoTerminal):
-			return clientv3.AuthConfig{}, usageError("--user without a password, and %w: set --password-file or $ETCDCTL_PASSWORD", err)
-		case err != nil:
-			return clientv3.AuthConfig{}, usageError("read the password: %w", err)
+		if password, err = process.ReadPassword(); err != nil { // nothing has been sent yet
+			return clientv3.AuthConfig{}, usageError("--user without a password: %w", err)
 		}
 	}
 	if name == "" || password == "" { // etcd's client would not log in, and say nothing

@@ -97,7 +97,7 @@ func TestUsage_wrong(t *testing.T) {
 		"release a --mode kill --yes --token 3":    `--mode is "kill", want ask, wait or now`,
 		"explain x":                                "TOKEN: ",
 		"ls a b":                                   "accepts between 0 and 1 arg(s), received 2",
-		"ls --endpoints ,":                         "--endpoints has an empty address",
+		"ls --endpoints ,":                         "--endpoints is empty, or has an empty address",
 		"ls --dial-timeout 0s":                     "--dial-timeout is 0s",
 		"ls --cert x":                              "--cert and --key: one is empty",
 		"ls --cacert /no/file":                     "--cacert, --cert and --key: open /no/file",

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// The signals that end a command, and the one that may only mean a reload.
+// The signals that end a command, and the one that may only mean a reload. Package main does not import syscall for them:
+// .ci/run compiles what does for other systems, with all its imports.
 const (
 	SIGHUP  = syscall.SIGHUP
 	SIGKILL = syscall.SIGKILL
@@ -47,15 +48,12 @@ func ExitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// ErrNoTerminal says that nobody can be asked for a password.
-var ErrNoTerminal = errors.New("standard input is no terminal")
-
 // ReadPassword asks for a password on the terminal. A signal that ends leasefence meanwhile turns the echo on again.
 func ReadPassword() (string, error) {
 	stdin := int(os.Stdin.Fd())
 	before, err := term.GetState(stdin)
 	if err != nil {
-		return "", ErrNoTerminal
+		return "", errors.New("standard input is no terminal, so nobody can type it: set --password-file or $ETCDCTL_PASSWORD")
 	}
 	// term.ReadPassword turns the echo off, and nothing but the user's Enter ends it.
 	signals := make(chan os.Signal, 1)
