@@ -119,7 +119,7 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 		e.say("No key of a lock below %q was created at revision %d: the number is no token of such a lock.", prefix, e.Revision)
 		return e, nil
 	}
-	if err := e.compare(ctx, client, compacted); err != nil {
+	if err := e.compare(ctx, client); err != nil {
 		return e, err
 	}
 	if len(e.Names) > 1 {
@@ -132,7 +132,7 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 }
 
 // compare says what has become of the hold, whose key is known.
-func (e *explanation) compare(ctx context.Context, client *clientv3.Client, compacted bool) error {
+func (e *explanation) compare(ctx context.Context, client *clientv3.Client) error {
 	q, err := lease.Inspect(ctx, client, e.Names[0])
 	if err != nil {
 		return err
@@ -152,15 +152,13 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client, comp
 	}
 	e.Verdict = verdictOver
 	owner := "" // stays empty if etcd has compacted it
-	if !compacted {
-		resp, err := client.Get(ctx, e.Key, clientv3.WithRev(e.Revision))
-		if err != nil && !errors.Is(err, rpctypes.ErrCompacted) { // etcd may have compacted it since the scan
-			return err
-		}
-		if err == nil && len(resp.Kvs) > 0 {
-			e.Owner = string(resp.Kvs[0].Value)
-			owner = " and " + named(e.Owner)
-		}
+	resp, err := client.Get(ctx, e.Key, clientv3.WithRev(e.Revision))
+	switch {
+	case err == nil && len(resp.Kvs) > 0:
+		e.Owner = string(resp.Kvs[0].Value)
+		owner = " and " + named(e.Owner)
+	case err != nil && !errors.Is(err, rpctypes.ErrCompacted):
+		return err
 	}
 	e.say("Token %s belonged to %s%s. That hold or wait is over.", e.Token, harmless(e.Names[0]), owner)
 	if len(q.Holders) == 0 {
