@@ -101,7 +101,6 @@ const (
 // found is what was found below the prefix.
 type found struct {
 	held     map[clientv3.LeaseID][]*mvccpb.KeyValue // keys of contenders, by the lease in their names
-	keys     int                                     // number of keys of contenders
 	strays   int                                     // number of stray keys
 	slots    int                                     // number of stray keys that take a permit out of service
 	examples []string                                // stray keys
@@ -126,7 +125,6 @@ func (d *doctor) keys(ctx context.Context) {
 			switch {
 			case ok:
 				f.held[id] = append(f.held[id], kv)
-				f.keys++
 			case strings.Contains(string(kv.Key), "~doctor/probe-"): // of another doctor that measures commits
 			default:
 				f.stray(kv)
@@ -152,12 +150,12 @@ func (d *doctor) leases(ctx context.Context, found found) error {
 	if err != nil {
 		return err
 	}
-	most := 0
+	all, most := 0, 0
 	for _, keys := range found.held {
-		most = max(most, len(keys))
+		all, most = all+len(keys), max(most, len(keys))
 	}
 	f := passed("leases", "%d in etcd; %d hold or wait for something here, with %d keys, at most %d on one",
-		len(resp.Leases), len(found.held), found.keys, most)
+		len(resp.Leases), len(found.held), all, most)
 	switch {
 	case most > manyOnALease:
 		f.Level = levelWarn

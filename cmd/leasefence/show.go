@@ -49,7 +49,14 @@ func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) 
 			before, after = ",", "]\n"
 			err = printJSON(out, queueOf(q, known{}))
 		default:
-			err = t.addQueue(q)
+			token, class := "-", "-"
+			if len(q.Holders) > 0 {
+				token, class = tokenText(q.Holders[0]), string(q.Holders[0].Class)
+			}
+			t.add(token, class, strconv.Itoa(len(q.Holders)), strconv.Itoa(len(q.Waiters)), q.Name)
+			if len(t.rows) == rowsAtATime {
+				err = t.flush()
+			}
 		}
 		if err != nil {
 			_ = out.Flush() // the rows so far; the exit code says that some are missing
@@ -62,19 +69,6 @@ func (a *app) list(ctx context.Context, client *clientv3.Client, prefix string) 
 		return err
 	}
 	return out.Flush()
-}
-
-// addQueue adds a row, and prints all if they are many.
-func (t *table) addQueue(q lease.Queue) error {
-	token, class := "-", "-"
-	if len(q.Holders) > 0 {
-		token, class = tokenText(q.Holders[0]), string(q.Holders[0].Class)
-	}
-	t.add(token, class, strconv.Itoa(len(q.Holders)), strconv.Itoa(len(q.Waiters)), q.Name)
-	if len(t.rows) < rowsAtATime {
-		return nil
-	}
-	return t.flush()
 }
 
 func (a *app) getCommand() *cobra.Command {
