@@ -51,19 +51,11 @@ func (n *news) tell() {
 
 // health says whether etcd answers, and of when the shown state is.
 type health struct {
-	asOf time.Time // when etcd answered last
-	err  string    // empty: the shown state is the present one
+	asOf int64  // when etcd answered last, in milliseconds; 0 if it never has
+	err  string // empty: the shown state is the present one
 }
 
-func (h *health) answered() { *h = health{asOf: time.Now()} }
-
-// millis is the time of the last answer, 0 if there was none.
-func (h *health) millis() int64 {
-	if h.asOf.IsZero() {
-		return 0
-	}
-	return h.asOf.UnixMilli()
-}
+func (h *health) answered() { *h = health{asOf: time.Now().UnixMilli()} }
 
 // row is a queue in the list.
 type row struct {
@@ -115,7 +107,7 @@ func (h *hub) scan() {
 			h.health.err = err.Error()
 			rest = h.every
 		}
-		if was.asOf.IsZero() || h.health.err != was.err || !slices.Equal(h.rows, before) {
+		if was.asOf == 0 || h.health.err != was.err || !slices.Equal(h.rows, before) {
 			h.listing.tell()
 		}
 		h.mu.Unlock()
@@ -171,7 +163,7 @@ func (h *hub) list(prefix string, contended bool, sent news) (*listView, news) {
 	if listing == sent {
 		return nil, listing
 	}
-	shown := &listView{AsOf: health.millis(), Error: health.err, Rows: []row{}, Locks: len(rows)}
+	shown := &listView{AsOf: health.asOf, Error: health.err, Rows: []row{}, Locks: len(rows)}
 	first, _ := slices.BinarySearchFunc(rows, prefix, func(r row, prefix string) int { return strings.Compare(r.Name, prefix) })
 	for _, r := range rows[first:] {
 		if !strings.HasPrefix(r.Name, prefix) {
@@ -234,12 +226,21 @@ func (h *hub) forget(unseen time.Duration) bool {
 	return true
 }
 
-// released notes on the timeline of a name that this page has released a holder.
+// released notes on the timeline of a name, if somebody has looked at it, that this page has released the hold with revision
+// rev.
 func (h *hub) released(name string, rev int64, note string) {
 	h.mu.Lock()
 	t := h.topics[name]
 	h.mu.Unlock()
-	if t != nil {
-		t.note(rev, note)
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.news.tell()
+	for _, s := range t.log {
+		if s.rev == rev {
+			s.Note = note
+		}
 	}
 }

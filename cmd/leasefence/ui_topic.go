@@ -206,7 +206,7 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.behind = err == nil && !present && seen > 0 && seen == t.seen // news of the watch that came meanwhile may be newer
 	if err != nil {
 		if t.health.err == "" && t.seen > 0 {
-			t.add(&spell{Gap: true, Begin: t.health.millis()})
+			t.add(&spell{Gap: true, Begin: t.health.asOf})
 		}
 		t.health.err = err.Error()
 		return 0
@@ -272,18 +272,6 @@ func (t *topic) settle(ctx context.Context, s *spell) {
 	}
 }
 
-// note puts a note on the spell of the hold with revision rev.
-func (t *topic) note(rev int64, text string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.news.tell()
-	for _, s := range t.log {
-		if s.rev == rev {
-			s.Note = text
-		}
-	}
-}
-
 // nameView is a topic as the page gets it.
 type nameView struct {
 	Name    string      `json:"name"`
@@ -306,7 +294,7 @@ func (t *topic) view() (*nameView, news) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := &nameView{
-		Name: t.name, Known: t.seen > 0, AsOf: t.health.millis(), Error: t.health.err,
+		Name: t.name, Known: t.seen > 0, AsOf: t.health.asOf, Error: t.health.err,
 		Holders: t.shown(t.queue.Holders), Waiters: t.shown(t.queue.Waiters), Holding: len(t.queue.Holders), Waiting: len(t.queue.Waiters),
 		Log: make([]spell, 0, len(t.log)),
 	}
