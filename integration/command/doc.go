@@ -1,2 +1,2 @@
-// Package command tests the command leasefence, cmd/leasefence, built as a user would build it, against a real etcd.
+// Package command tests the program leasefence, cmd/leasefence, against a real etcd.
 package command

@@ -56,26 +56,26 @@ func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 	}
 }
 
-// stubborn ignores the signals that it can, and has a child that does the same. Both touch a file while they run. They end
+// stubborn ignores the signals that it can, and has a child that does the same. Both write to a file while they run. They end
 // at the latest when the test's folder is gone.
 const stubborn = `trap '' TERM INT HUP
-(touch "$0.child"; while touch "$0"; do sleep 0.01; done) &
-while touch "$0"; do sleep 0.01; done`
+(touch "$0.child"; while : >"$0"; do sleep 0.03; done) &
+while : >"$0"; do sleep 0.03; done`
 
 // obedient ends on SIGTERM, and says so.
-const obedient = `trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done`
+const obedient = `trap 'echo cleaned up; exit 0' TERM; touch "$0.child"; while : >"$0"; do sleep 0.03; done`
 
 // orphan ends on SIGTERM and leaves a child that ignores SIGTERM.
 const orphan = `trap 'exit 0' TERM
-(trap '' TERM; touch "$0.child"; while touch "$0"; do sleep 0.01; done) &
-while touch "$0"; do sleep 0.01; done`
+(trap '' TERM; touch "$0.child"; while : >"$0"; do sleep 0.03; done) &
+while : >"$0"; do sleep 0.03; done`
 
-// requireSilence checks that the processes that touch a file have ended, or are about to. It returns when one last did.
+// requireSilence checks that the processes that write to a file have ended, or are about to. It returns when one last did.
 func requireSilence(t *testing.T, path string) (last time.Time) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		before := last
-		<-time.After(100 * time.Millisecond)
+		<-time.After(300 * time.Millisecond) // ten times the pause of the processes
 		stat, err := os.Stat(path)
 		if err == nil {
 			last = stat.ModTime()
@@ -168,7 +168,7 @@ func TestLock_takesTheCommandWithItWhenKilled(t *testing.T) {
 	}
 	addr, _ := etcd(t)
 	running := filepath.Join(t.TempDir(), "running")
-	p := lock(t, addr, "job", "--", "sh", "-c", `while touch "$0"; do sleep 0.01; done`, running)
+	p := lock(t, addr, "job", "--", "sh", "-c", `while : >"$0"; do sleep 0.03; done`, running)
 	awaitFile(t, running)
 	p.signal(t, syscall.SIGKILL)
 	p.end(t)
@@ -288,7 +288,7 @@ func TestLock_nested(t *testing.T) {
 func TestCommand_isToldAndEnds(t *testing.T) {
 	t.Parallel()
 	const (
-		loop  = `; echo "started $LEASEFENCE_TOKEN."; while :; do sleep 0.01 || :; done`
+		loop  = `; echo "started $LEASEFENCE_TOKEN."; while :; do sleep 0.03 || :; done`
 		asked = `trap 'echo asked' TERM` + loop
 		sleep = `trap 'exit 9' TERM; echo "pid $$"` + loop
 	)

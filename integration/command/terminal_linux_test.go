@@ -176,7 +176,7 @@ func TestElect_onATerminal(t *testing.T) {
 	t.Parallel()
 	addr, _ := etcd(t)
 	p := onTerminal(t, addr, 200, "elect", "job", "--", "sh", "-c",
-		`stty tostop; grep SigIgn /proc/$$/status; read line; echo "term $LEASEFENCE_TOKEN got $line"; while :; do sleep 0.01; done`)
+		`stty tostop; grep SigIgn /proc/$$/status; read line; echo "term $LEASEFENCE_TOKEN got $line"; while :; do sleep 0.03; done`)
 	p.typeLine(t, "one")
 	p.awaitOutput(t, "term 2 got one")
 	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
@@ -236,7 +236,7 @@ func TestLock_supervisesWithoutAStandardError(t *testing.T) {
 				require.NoError(t, err)
 			}
 			cmd := newCommand(t, at(addr), tt.verb, "job", "--", "sh", "-c",
-				`exec 2>/dev/null; trap 'touch "$1"; '"$2" TERM; touch "$0"; while :; do sleep 0.01; done`, started, asked, tt.ends)
+				`exec 2>/dev/null; trap 'touch "$1"; '"$2" TERM; touch "$0"; while :; do sleep 0.03; done`, started, asked, tt.ends)
 			cmd.Stdout, cmd.Stderr = writer, writer
 			require.NoError(t, cmd.Start())
 			require.NoError(t, writer.Close())
