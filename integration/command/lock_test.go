@@ -4,9 +4,7 @@ package command_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -110,7 +108,7 @@ func TestLock_endsTheCommandBeforeTheLockExpires(t *testing.T) {
 
 			code := 74
 			if tt.verb == "elect" {
-				require.Eventually(t, func() bool { return strings.Contains(p.stderr.String(), "campaigning again") }, patience, time.Millisecond)
+				p.stderr.await(t, "campaigning again")
 				requireSilence(t, running)
 				p.signal(t, syscall.SIGTERM)
 				code = 128 + int(syscall.SIGTERM)
@@ -152,9 +150,7 @@ func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 			p.signal(t, sig)
 			require.Equal(t, 128+int(sig), p.end(t))
 			require.Equal(t, []string{held.Key()}, keys(t, client, "job/"))
-			leases, err := client.Leases(rig.Bounded(t))
-			require.NoError(t, err)
-			require.Len(t, leases.Leases, 1, "the waiter's lease was not revoked")
+			require.Equal(t, 1, leases(t, client), "the waiter's lease was not revoked")
 			require.NoFileExists(t, started)
 		})
 	}
@@ -186,7 +182,7 @@ func TestLock_lostAfterTheCommand(t *testing.T) {
 				link := faults.NewProxy(t, addr)
 				p := start(t, link.Addr(), verb, "--ttl", "3s", verb, "--", "sh", "-c",
 					`trap 'echo told to end' TERM; echo started; read line; exit 0`)
-				p.awaitOutput(t, "started\n")
+				p.stdout.await(t, "started\n")
 				link.Refuse()
 				code := p.end(t) // closes the input that the command waits for
 				// If the machine stood still for seconds, the lock is lost before the command ends: try again.
@@ -205,7 +201,7 @@ func TestElect_oneLeads(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	first := start(t, addr, "elect", "job", "--owner", "first", "--", "sh", "-c", `echo "$LEASEFENCE_LOCK $LEASEFENCE_TOKEN $LEASEFENCE_KEY"; cat`)
-	first.awaitOutput(t, "job 2 ")
+	first.stdout.await(t, "job 2 ")
 	leader, err := election.Current(rig.Bounded(t), client, "job")
 	require.NoError(t, err)
 	require.Equal(t, "first", leader.Value)
@@ -216,7 +212,7 @@ func TestElect_oneLeads(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Revoke(rig.Bounded(t), clientv3.LeaseID(resp.Kvs[0].Lease)) // a candidate that loses its place enters again
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return strings.Contains(second.stderr.String(), "campaigning again") }, patience, time.Millisecond)
+	second.stderr.await(t, "campaigning again")
 	rig.AwaitQueue(t, client, "job", 2)
 	require.Empty(t, second.stdout.String())
 	require.Zero(t, first.end(t))
@@ -290,23 +286,24 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 	const (
 		loop  = `; echo "started $LEASEFENCE_TOKEN."; while :; do sleep 0.03 || :; done`
 		asked = `trap 'echo asked' TERM` + loop
-		sleep = `trap 'exit 9' TERM; echo "pid $$"` + loop
+		// Its child stops it, as Ctrl-Z would.
+		stopped = `trap 'exit 9' TERM; echo "started $LEASEFENCE_TOKEN."; (kill -STOP $$; echo stopped) & while :; do sleep 0.03; done`
 	)
 	for name, tt := range map[string]struct {
 		verb, script string
-		steps        string // names of signals, what the command says, and what happens to the lock
+		steps        string // what happens to the lock, names of signals, and what the command says
 		code         int
 		out, err     string
 	}{
-		"INT":  {"lock", `trap 'echo cleaned up; exit 9' INT` + loop, "INT", 9, "cleaned up", ""},
-		"TERM": {"lock", `trap 'echo cleaned up; exit 9' TERM` + loop, "TERM", 9, "cleaned up", ""},
-		"QUIT": {"lock", `trap 'echo cleaned up; exit 9' QUIT` + loop, "QUIT", 9, "cleaned up", ""},
-		"HUP":  {"lock", `trap 'echo cleaned up; exit 9' HUP` + loop, "HUP", 9, "cleaned up", ""},
+		"signals": {
+			"lock", `trap 'echo hup' HUP; trap 'echo int' INT; trap 'echo quit' QUIT; trap 'echo term; exit 9' TERM` + loop,
+			"HUP hup INT int QUIT quit TERM", 9, "term", "",
+		},
 		"signals that come together": { // while it is stopped, the system keeps them
 			"lock", `trap : HUP INT QUIT; trap 'exit 9' TERM` + loop, "STOP HUP INT QUIT TERM CONT", 9, "", "",
 		},
-		"stopped, and TERM":  {"lock", sleep, "stopped TERM", 9, "", ""}, // as by Ctrl-Z: it would keep the lock forever
-		"stopped, and asked": {"lock", sleep, "stopped released", 9, "", "asked to release"},
+		"stopped, and TERM":  {"lock", stopped, "stopped TERM", 9, "", ""}, // it would keep the lock forever
+		"stopped, and asked": {"lock", stopped, "stopped released", 9, "", "asked to release"},
 		"deleted":            {"lock", asked, "deleted", 74, "", "deleted by somebody else"}, // it ignores SIGTERM, and the grace is long
 		"revoked":            {"lock", asked, "revoked", 74, "", "lost"},
 		"asked, and deleted": {"lock", asked, "released asked deleted", 74, "asked", "asked to release"},
@@ -325,7 +322,7 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 			t.Parallel()
 			addr, client := etcd(t)
 			p := start(t, addr, tt.verb, "--ttl", "1h", "job", "--", "sh", "-c", tt.script)
-			p.awaitOutput(t, "started 2.")
+			p.stdout.await(t, "started 2.")
 			for step := range strings.FieldsSeq(tt.steps) {
 				switch step {
 				case "deleted", "revoked":
@@ -333,13 +330,13 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 				case "released":
 					require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
 				case "again":
-					p.awaitOutput(t, "\nstarted ")
-				case "asked", "reloaded":
-					p.awaitOutput(t, step)
-				case "stopped":
-					stop(t, p)
+					p.stdout.await(t, "\nstarted ")
 				default:
-					p.signal(t, unix.SignalNum("SIG"+step))
+					if sig := unix.SignalNum("SIG" + step); sig != 0 {
+						p.signal(t, sig)
+					} else {
+						p.stdout.await(t, step)
+					}
 				}
 			}
 			require.Equal(t, tt.code, p.end(t))
@@ -348,15 +345,4 @@ func TestCommand_isToldAndEnds(t *testing.T) {
 			requireNothingLeft(t, client)
 		})
 	}
-}
-
-// stop stops the process that has printed its number.
-func stop(t *testing.T, p *running) {
-	t.Helper()
-	pid := regexp.MustCompile(`pid (\d+)`).FindStringSubmatch(p.stdout.String())[1]
-	require.NoError(t, exec.CommandContext(rig.Bounded(t), "sh", "-c", "kill -STOP "+pid).Run())
-	require.Eventually(t, func() bool {
-		stat, err := os.ReadFile("/proc/" + pid + "/stat")
-		return err != nil || strings.Contains(string(stat), ") T ") // other systems do not tell
-	}, patience, time.Millisecond)
 }

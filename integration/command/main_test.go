@@ -85,10 +85,10 @@ func (o *output) String() string {
 	return string(o.text)
 }
 
-// awaitOutput waits until standard output contains text.
-func (r *running) awaitOutput(t *testing.T, text string) {
+// await waits until the output contains text.
+func (o *output) await(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(r.stdout.String(), text) }, patience, time.Millisecond, text)
+	require.Eventually(t, func() bool { return strings.Contains(o.String(), text) }, patience, 5*time.Millisecond, text)
 }
 
 // start starts the command with a temporary folder of its own, which has to be empty when the test ends.
@@ -242,11 +242,17 @@ func keys(t *testing.T, client *clientv3.Client, prefix string) []string {
 	return keys
 }
 
+// leases is the number of leases.
+func leases(t *testing.T, client *clientv3.Client) int {
+	t.Helper()
+	all, err := client.Leases(rig.Bounded(t))
+	require.NoError(t, err)
+	return len(all.Leases)
+}
+
 // requireNothingLeft checks that etcd has no key and no lease.
 func requireNothingLeft(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	require.Empty(t, keys(t, client, ""))
-	leases, err := client.Leases(rig.Bounded(t))
-	require.NoError(t, err)
-	require.Empty(t, leases.Leases, "a lease was not revoked")
+	require.Zero(t, leases(t, client), "a lease was not revoked")
 }

@@ -124,13 +124,13 @@ func operate(t *testing.T, line string) string {
 	}
 	p := startWith(t, append(at(addr), "PATH="+tools(t)+":"+os.Getenv("PATH")), words...)
 	if words[0] == "watch" {
-		p.awaitOutput(t, "host-a/1")
+		p.stdout.await(t, "host-a/1")
 		unlock()
-		p.awaitOutput(t, "host-b/2")
+		p.stdout.await(t, "host-b/2")
 		p.signal(t, syscall.SIGINT)
 	}
 	if words[0] == "ui" {
-		p.awaitOutput(t, "\n")
+		p.stdout.await(t, "\n")
 		p.signal(t, syscall.SIGINT)
 	}
 	code := p.end(t)
@@ -211,14 +211,14 @@ func TestExplain_verdicts(t *testing.T) {
 	_, err := client.Put(rig.Bounded(t), "data", "")
 	require.NoError(t, err)
 	run := func(args ...string) string {
-		p := start(t, addr, append([]string{"explain"}, args...)...)
-		code := p.end(t)
-		require.Zero(t, code)
-		verdict := start(t, addr, append([]string{"explain", "-o", "json"}, args...)...)
-		require.Zero(t, verdict.end(t))
-		_, after, _ := strings.Cut(verdict.stdout.String(), `"verdict":"`)
-		word, _, _ := strings.Cut(after, `"`)
-		return "$ leasefence explain " + strings.Join(args, " ") + "\n" + normal(p.stdout.String()) + "verdict: " + word + "\n"
+		p := start(t, addr, append([]string{"explain", "-o", "json"}, args...)...)
+		require.Zero(t, p.end(t))
+		var e struct {
+			Verdict string
+			Says    []string
+		}
+		require.NoError(t, json.Unmarshal([]byte(p.stdout.String()), &e))
+		return "$ leasefence explain " + strings.Join(args, " ") + "\n" + normal(strings.Join(e.Says, "\n")) + "\nverdict: " + e.Verdict + "\n"
 	}
 	var all []string
 	for _, args := range [][]string{{"2"}, {"4"}, {"3"}, {"5"}, {"1000"}, {"281474976710658"}, {"2", "jobs/"}, {"2", "other/"}} {

@@ -46,7 +46,6 @@ func onTerminal(t *testing.T, endpoint string, columns uint16, args ...string) *
 	p.cmd = newCommand(t, at(endpoint), args...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = screen, screen, screen
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	p.stdin = keyboard
 	require.NoError(t, p.cmd.Start())
 	go func() {
 		defer close(p.read)
@@ -64,9 +63,9 @@ func (p *terminal) result(t *testing.T) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-func (p *terminal) typeLine(t *testing.T, line string) {
+func (p *terminal) types(t *testing.T, text string) {
 	t.Helper()
-	_, err := p.keyboard.WriteString(line + "\n")
+	_, err := p.keyboard.WriteString(text)
 	require.NoError(t, err)
 }
 
@@ -74,32 +73,30 @@ func TestRelease_wantsTheNameTyped(t *testing.T) {
 	t.Parallel()
 	addr, client := etcd(t)
 	_, unlock := stage(t, client)
-	for _, typed := range []string{"", "jobs", "yes"} {
+	for _, tt := range []struct {
+		holder, typed string
+		code          int
+		says          string
+		left          int // keys
+	}{
+		{"host-a/1", "", 75, "nothing was released", 2},
+		{"host-a/1", "jobs", 75, "nothing was released", 2},
+		{"host-a/1", "yes", 75, "nothing was released", 2},
+		{"host-a/1", "jobs/nightly", 75, "not held with revision 2, but with 4", 1}, // somebody else gets the lock while the name is typed
+		{"host-b/2", "jobs/nightly", 0, "no longer holds the lock", 0},
+	} {
 		p := onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
-		p.awaitOutput(t, "Type the name to continue: ")
-		p.typeLine(t, typed)
-		require.Equal(t, 75, p.result(t))
-		require.Contains(t, p.stdout.String(), "nothing was released")
-		require.Len(t, keys(t, client, "jobs/nightly/"), 2)
+		p.stdout.await(t, "Type the name to continue: ")
+		require.Regexp(t, "holds .* "+tt.holder, p.stdout.String())
+		if tt.left == 1 {
+			unlock()
+		}
+		p.types(t, tt.typed+"\n")
+		require.Equal(t, tt.code, p.result(t))
+		require.Contains(t, p.stdout.String(), tt.says)
+		require.Len(t, keys(t, client, "jobs/nightly/"), tt.left)
 	}
-
-	// While the name is typed, somebody else gets the lock: release refuses.
-	p := onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
-	p.awaitOutput(t, "Type the name to continue: ")
-	require.Contains(t, p.stdout.String(), "host-a/1")
-	unlock()
-	p.typeLine(t, "jobs/nightly")
-	require.Equal(t, 75, p.result(t))
-	require.Contains(t, p.stdout.String(), "not held with revision 2, but with 4")
-	require.Len(t, keys(t, client, "jobs/nightly/"), 1)
-
-	p = onTerminal(t, addr, 200, "release", "jobs/nightly", "--mode", "now")
-	p.awaitOutput(t, "Type the name to continue: ")
-	p.typeLine(t, "jobs/nightly")
-	require.Zero(t, p.result(t))
-	require.Empty(t, keys(t, client, "jobs/nightly/"))
-
-	p = onTerminal(t, addr, 200, "release", "jobs/nightly")
+	p := onTerminal(t, addr, 200, "release", "jobs/nightly")
 	require.Equal(t, 75, p.result(t), "nobody holds it")
 }
 
@@ -108,8 +105,8 @@ func TestAuth_asksForThePasswordOnce(t *testing.T) {
 	addr, client := etcd(t)
 	enableAuth(t, client)
 	p := onTerminal(t, addr, 200, "doctor", "jobs/", "--user", "root", "--endpoints", addr+","+addr)
-	p.awaitOutput(t, "Password: ")
-	p.typeLine(t, "secret")
+	p.stdout.await(t, "Password: ")
+	p.types(t, "secret\n")
 	require.Zero(t, p.result(t))
 	require.Equal(t, 1, strings.Count(p.stdout.String(), "Password: "))
 	require.Equal(t, 2, strings.Count(p.stdout.String(), "OK    commits of "))
@@ -123,14 +120,13 @@ func TestAuth_endsWhileItAsks(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			p := onTerminal(t, addr, 200, append([]string{"lock", "script " + line, "--", "sh", "-c", `trap : INT; "$@"; echo "code $?"; stty -a`, "sh", program}, strings.Fields(line)...)...)
-			p.awaitOutput(t, "Password: ")
+			p.stdout.await(t, "Password: ")
 			require.Eventually(t, func() bool {
 				modes, err := unix.IoctlGetTermios(int(p.keyboard.Fd()), unix.TCGETS)
 				return err == nil && modes.Lflag&unix.ECHO == 0
 			}, patience, time.Millisecond)
-			_, err := p.keyboard.WriteString("\x03")
-			require.NoError(t, err)
-			p.awaitOutput(t, "code 130")
+			p.types(t, "\x03")
+			p.stdout.await(t, "code 130")
 			require.Zero(t, p.result(t))
 			require.Contains(t, p.stdout.String(), " echo ")
 		})
@@ -177,13 +173,12 @@ func TestElect_onATerminal(t *testing.T) {
 	addr, _ := etcd(t)
 	p := onTerminal(t, addr, 200, "elect", "job", "--", "sh", "-c",
 		`stty tostop; grep SigIgn /proc/$$/status; read line; echo "term $LEASEFENCE_TOKEN got $line"; while :; do sleep 0.03; done`)
-	p.typeLine(t, "one")
-	p.awaitOutput(t, "term 2 got one")
+	p.types(t, "one\n")
+	p.stdout.await(t, "term 2 got one")
 	require.Zero(t, start(t, addr, "release", "job", "--yes", "--token", "2").end(t))
-	p.typeLine(t, "two")
-	p.awaitOutput(t, "got two")
-	_, err := p.keyboard.WriteString("\x03")
-	require.NoError(t, err)
+	p.types(t, "two\n")
+	p.stdout.await(t, "got two")
+	p.types(t, "\x03")
 	require.Equal(t, 128+int(syscall.SIGINT), p.result(t))
 	ignored := regexp.MustCompile(`SigIgn:\s*(\w+)`).FindAllStringSubmatch(p.stdout.String(), -1)
 	require.Len(t, ignored, 2)
@@ -200,9 +195,9 @@ func TestLock_keepsTheTerminalFromWhatItCannotRun(t *testing.T) {
 	require.NoError(t, os.WriteFile(junk, []byte("junk"), 0o700))
 	for _, verb := range []string{"lock", "elect"} {
 		p := onTerminal(t, addr, 200, "lock", "script", "--", "sh", "-c", `"$0" `+verb+` job -- "$1"; echo "code $?"; read line; echo "got $line"`, program, junk)
-		p.awaitOutput(t, "code 126")
-		p.typeLine(t, "one")
-		p.awaitOutput(t, "got one")
+		p.stdout.await(t, "code 126")
+		p.types(t, "one\n")
+		p.stdout.await(t, "got one")
 		require.Zero(t, p.result(t))
 	}
 }
@@ -247,12 +242,7 @@ func TestLock_supervisesWithoutAStandardError(t *testing.T) {
 			switch {
 			case !tt.closed:
 				endHold(t, client, "job", "deleted")
-				leases := func() int {
-					resp, err := client.Leases(rig.Bounded(t))
-					require.NoError(t, err)
-					return len(resp.Leases)
-				}
-				require.Eventually(t, func() bool { return leases() == 0 }, patience, time.Millisecond) // the session closes once the command was killed
+				require.Eventually(t, func() bool { return leases(t, client) == 0 }, patience, 5*time.Millisecond) // the session closes once the command was killed
 				text, err := io.ReadAll(reader)
 				require.NoError(t, err)
 				require.Contains(t, string(text), "asked to release")

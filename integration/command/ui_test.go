@@ -141,7 +141,7 @@ func rowsOf(q lease.Queue) [2][][]string {
 	return all
 }
 
-var screenshot = flag.Bool("screenshot", false, "write docs/ui.png")
+var screenshot = flag.Bool("screenshot", false, "write docs/ui.png, the picture in the README")
 
 var address = regexp.MustCompile(`http://\S+`)
 
@@ -149,7 +149,7 @@ var address = regexp.MustCompile(`http://\S+`)
 func startUI(t *testing.T, endpoints string, args ...string) (p *running, page string) {
 	t.Helper()
 	p = start(t, endpoints, append([]string{"ui", "--listen", "127.0.0.1:0", "--every", "100ms", "--command-timeout", "2s"}, args...)...)
-	p.awaitOutput(t, "\n")
+	p.stdout.await(t, "\n")
 	page = address.FindString(p.stdout.String())
 	require.NotEmpty(t, page)
 	return p, page
@@ -286,7 +286,10 @@ func TestUI_showsATimeline(t *testing.T) {
 		go func() { _, _ = another.Lock(t.Context(), name) }()
 		p.has(t, "#waiters", "ledger@host-a/1301")
 		p.await(t, `document.querySelector("#waiters .number").textContent.endsWith(" s")`)
-		takeScreenshot(t, p)
+		p.run(t, chromedp.EmulateViewport(1280, 600), chromedp.Evaluate[chromedp.Void](`document.documentElement.style.colorScheme = "light"; setup.etcd = ["127.0.0.1:2379"]; draw()`))
+		png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile("../../docs/ui.png", png, 0o600))
 	}
 	require.NoError(t, os.WriteFile(trail, []byte(rows+refused), 0o600)) // a row may be there twice, as after two exports
 	p.await(t, `document.querySelectorAll("#log .refused").length === 2`)
@@ -320,15 +323,6 @@ func TestUI_fits(t *testing.T) {
 	require.Equal(t, "true false 390", seen())
 }
 
-// takeScreenshot writes the picture in the README.
-func takeScreenshot(t *testing.T, p *tab) {
-	t.Helper()
-	p.run(t, chromedp.EmulateViewport(1280, 600), chromedp.Evaluate[chromedp.Void](`document.documentElement.style.colorScheme = "light"; setup.etcd = ["127.0.0.1:2379"]; draw()`))
-	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile("../../docs/ui.png", png, 0o600))
-}
-
 // showsTheSame waits until the page shows what Inspect says.
 func (p *tab) showsTheSame(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
@@ -345,15 +339,6 @@ func (p *tab) showsTheSame(t *testing.T, client *clientv3.Client, name string) {
 	require.JSONEq(t, want, eval[string](t, p, queueShown))
 	require.Fail(t, "the page is not live")
 }
-
-// enter puts a key of a writer, a reader or the holder of a permit.
-func enter(t *testing.T, client *clientv3.Client, name string, kind, n int) contender {
-	t.Helper()
-	form := [][2]string{{"/", "-a"}, {"/r", "-a"}, {"/~slot/1/", "-of3-a"}}[kind]
-	return contend(t, client, 3600, name+form[0], form[1], fmt.Sprint("host/", n))
-}
-
-const changes = 1000
 
 // The page shows what Inspect says after each of many changes: also after an endpoint was lost, after all endpoints
 // were lost, and after etcd has compacted the changes of that time.
@@ -374,9 +359,10 @@ func TestUI_showsWhatInspectSays(t *testing.T) {
 			queue = slices.Delete(queue, i, i+1)
 			return
 		}
-		queue = append(queue, enter(t, client, name, chance.IntN(3), chance.IntN(1000)))
+		form := [...][2]string{{"/", "-a"}, {"/r", "-a"}, {"/~slot/1/", "-of3-a"}}[chance.IntN(3)] // a writer, a reader, the holder of a permit
+		queue = append(queue, contend(t, client, 3600, name+form[0], form[1], fmt.Sprint("host/", chance.IntN(1000))))
 	}
-	for n := range changes {
+	for n := range 1000 {
 		switch n {
 		case 300:
 			first.Refuse()

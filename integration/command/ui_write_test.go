@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -50,10 +49,7 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 
 	// Somebody else gets the lock while the dialog is open.
 	p.run(t, chromedp.Click("#holders button"), chromedp.WaitVisible("#release"))
-	q, err := lease.Inspect(rig.Bounded(t), client, name)
-	require.NoError(t, err)
-	_, err = client.Revoke(rig.Bounded(t), q.Holders[0].Lease)
-	require.NoError(t, err)
+	endHold(t, client, name, "revoked")
 	held := rig.MustLock(t, rig.NewSession(t, client, lease.Options{Owner: "host-c/3"}), name)
 	p.has(t, "#holders", "host-c/3")
 	outcome("now", name, "not held with revision")
@@ -71,7 +67,7 @@ func TestUI_releasesWhatWasNamed(t *testing.T) {
 	again()
 	outcome("wait", name, "waiting …")
 	again()
-	require.Eventually(t, func() bool { return strings.Contains(served.stderr.String(), "canceled") }, patience, time.Millisecond)
+	served.stderr.await(t, "canceled")
 	require.Equal(t, "false ", eval[string](t, p, `document.getElementById("go").disabled + " " + document.getElementById("outcome").textContent`))
 	p.run(t, chromedp.Evaluate[chromedp.Void](`document.getElementById("cancel").click(), document.querySelector("#holders button").click()`)) // at once
 	outcome("wait", name, "waiting …")
