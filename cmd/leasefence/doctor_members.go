@@ -30,7 +30,7 @@ func (d *doctor) member(ctx context.Context) bool {
 	}
 	if conn != nil && denied(err) {
 		d.add(d.unchecked("version, leader and size", err))
-		d.commits(ctx, conn)
+		d.check(ctx, "commits", func(ctx context.Context) error { return d.commits(ctx, conn) })
 		return true
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (d *doctor) state(ctx context.Context, answer *etcdserverpb.StatusResponse,
 		return false
 	}
 	d.add(size(answer.DbSize, answer.DbSizeInUse, answer.DbSizeQuota))
-	d.commits(ctx, conn)
+	d.check(ctx, "commits", func(ctx context.Context) error { return d.commits(ctx, conn) })
 	return true
 }
 
@@ -118,26 +118,13 @@ func amount(n int64) string {
 	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 }
 
-// commits measures the time of a commit through the endpoint.
-func (d *doctor) commits(ctx context.Context, conn *grpc.ClientConn) {
-	d.check(ctx, "commits", func(ctx context.Context) error {
-		times, err := d.timeCommits(ctx, conn)
-		if err == nil {
-			d.add(speed(times, d.ttl))
-		}
-		return err
-	})
-}
-
-// rounds is how often timeCommits puts and deletes a key.
-const rounds = 5
-
-func (d *doctor) timeCommits(ctx context.Context, conn *grpc.ClientConn) (times []time.Duration, err error) {
+// commits measures the time of a commit through the endpoint: it puts and deletes a key five times.
+func (d *doctor) commits(ctx context.Context, conn *grpc.ClientConn) error {
 	kv := clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), d.client)
 	leases := clientv3.NewLeaseFromLeaseClient(etcdserverpb.NewLeaseClient(conn), d.client, time.Minute)
 	granted, err := leases.Grant(ctx, int64(time.Minute/time.Second))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// Revoking the lease also deletes the key, if an error has left it.
 	defer func() {
@@ -147,18 +134,20 @@ func (d *doctor) timeCommits(ctx context.Context, conn *grpc.ClientConn) (times 
 	}()
 	// The key does not have the form of a contender's key, so it is in no lock's way.
 	key := fmt.Sprintf("%s~doctor/probe-%x", d.prefix, rand.Uint64()) //nolint:gosec // it only has to be unique
-	for range rounds {
+	var times []time.Duration
+	for range 5 {
 		began := time.Now()
 		if _, err := kv.Put(ctx, key, "", clientv3.WithLease(granted.ID)); err != nil {
-			return nil, err
+			return err
 		}
 		put := time.Now()
 		if _, err := kv.Delete(ctx, key); err != nil {
-			return nil, err
+			return err
 		}
 		times = append(times, put.Sub(began), time.Since(put))
 	}
-	return times, nil
+	d.add(speed(times, d.ttl))
+	return nil
 }
 
 // speed makes the finding on the times of commits.

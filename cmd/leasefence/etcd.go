@@ -90,15 +90,11 @@ func (e *etcdFlags) passwords() (n int) {
 // config is the configuration of the client. etcd's client reads the certificate files again for each connection, so they
 // can be replaced.
 func (e *etcdFlags) config() (clientv3.Config, error) {
-	for _, d := range []struct {
-		flag string
-		d    time.Duration
-	}{{"dial-timeout", e.dialTimeout}, {"command-timeout", e.commandTimeout}} {
-		if d.d <= 0 {
-			return clientv3.Config{}, usageError("--%s is %v, want more than 0s", d.flag, d.d)
-		}
-	}
 	switch {
+	case e.dialTimeout <= 0:
+		return clientv3.Config{}, usageError("--dial-timeout is %v, want more than 0s", e.dialTimeout)
+	case e.commandTimeout <= 0:
+		return clientv3.Config{}, usageError("--command-timeout is %v, want more than 0s", e.commandTimeout)
 	case e.refused != nil:
 		return clientv3.Config{}, e.refused
 	case len(e.endpoints) == 0, slices.Contains(e.endpoints, ""):

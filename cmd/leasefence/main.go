@@ -53,13 +53,7 @@ type exitError struct {
 	err  error // nil: everything has been printed already
 }
 
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit code %d", e.code)
-	}
-	return fmt.Sprintf("exit code %d: %v", e.code, e.err)
-}
-
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d: %v", e.code, e.err) }
 func (e *exitError) Unwrap() error { return e.err }
 
 // failed returns err with exit code 1, unless it has a code already. Without it, run takes an error for wrong usage.
