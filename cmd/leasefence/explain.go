@@ -46,16 +46,6 @@ In JSON "verdict" is one of holds, waits, over, unknown, no-lock, not-granted.`,
 	}
 }
 
-// The verdicts on a token.
-const (
-	verdictHolds      = "holds"
-	verdictWaits      = "waits"
-	verdictOver       = "over"
-	verdictUnknown    = "unknown"
-	verdictNoLock     = "no-lock"
-	verdictNotGranted = "not-granted"
-)
-
 const lastEra = 32767
 
 type explanation struct {
@@ -80,7 +70,7 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 		return e, err
 	}
 	if now := resp.Header.Revision; e.Revision > now {
-		e.Verdict = verdictNotGranted
+		e.Verdict = "not-granted"
 		e.say("Token %d is not of this cluster: its revision would be %d, and etcd is at revision %d.", token, e.Revision, now)
 		if e.Era == lastEra {
 			e.say("%d is the last era: if a resource has this token as its mark, lower the mark by hand, as docs/guarantees.md shows.", lastEra)
@@ -110,12 +100,12 @@ func explain(ctx context.Context, client *clientv3.Client, token fence.Token, pr
 	case err != nil:
 		return e, err
 	case e.Key == "" && compacted:
-		e.Verdict = verdictUnknown
+		e.Verdict = "unknown"
 		e.say("No hold has token %d any more. etcd has compacted revision %d, so nothing shows which lock the token was of.", token, e.Revision)
 		e.say("A resource that refuses it has seen a newer token of the same lock.")
 		return e, nil
 	case e.Key == "":
-		e.Verdict = verdictNoLock
+		e.Verdict = "no-lock"
 		e.say("No key of a lock below %q was created at revision %d: the number is no token of such a lock.", prefix, e.Revision)
 		return e, nil
 	}
@@ -141,16 +131,16 @@ func (e *explanation) compare(ctx context.Context, client *clientv3.Client) erro
 	holds, waits := slices.IndexFunc(q.Holders, this), slices.IndexFunc(q.Waiters, this)
 	switch {
 	case holds >= 0:
-		e.Verdict, e.Owner = verdictHolds, q.Holders[holds].Owner
+		e.Verdict, e.Owner = "holds", q.Holders[holds].Owner
 		e.say("Token %s holds %s: %s, %v left of its lease.", e.Token, harmless(e.Names[0]), named(e.Owner), q.Holders[holds].TTL)
 		e.say("A resource that refuses it has seen a larger token: explain that one.")
 		return nil
 	case waits >= 0:
-		e.Verdict, e.Owner = verdictWaits, q.Waiters[waits].Owner
+		e.Verdict, e.Owner = "waits", q.Waiters[waits].Owner
 		e.say("Token %s waits for %s: %s. It must not be used yet.", e.Token, harmless(e.Names[0]), named(e.Owner))
 		return nil
 	}
-	e.Verdict = verdictOver
+	e.Verdict = "over"
 	owner := "" // stays empty if etcd has compacted it
 	resp, err := client.Get(ctx, e.Key, clientv3.WithRev(e.Revision))
 	switch {

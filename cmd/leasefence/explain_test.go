@@ -24,7 +24,7 @@ func TestExplain_lastEra(t *testing.T) {
 			require.NoError(t, err)
 			e, err := explain(t.Context(), client.Client, token, "")
 			require.NoError(t, err)
-			require.Equal(t, verdictNotGranted, e.Verdict)
+			require.Equal(t, "not-granted", e.Verdict)
 			require.Contains(t, strings.Join(e.Says, " "), want)
 			require.NotContains(t, strings.Join(e.Says, " "), "32768")
 		}
@@ -60,7 +60,7 @@ func TestExplain_compactedBetweenPages(t *testing.T) {
 				compactAfter(reads)
 				e, err := explain(t.Context(), client.Client, fence.Token(put.Header.Revision), "")
 				require.NoError(t, err)
-				require.Equal(t, verdictHolds, e.Verdict)
+				require.Equal(t, "holds", e.Verdict)
 				require.Equal(t, []string{"a"}, e.Names)
 
 				compactAfter(1)
