@@ -48,7 +48,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(w)
 	names := flags.String("scenarios", "", "run only the scenarios whose names match this `regexp`")
-	rounds := flags.Uint("rounds", 0, "rounds of each scenario; default 4, with -short 1")
+	rounds := flags.Int("rounds", 0, "rounds of each scenario; default 4, with -short 1")
 	short := flags.Bool("short", false, "run all scenarios briefly: the figures mean little")
 	flags.Func("dir", "keep the server's data below this `folder`, and measure on each if given more than once; default: a temporary folder",
 		func(dir string) error {
@@ -80,8 +80,11 @@ func parse(args []string, w io.Writer) (options, error) {
 	if *short {
 		o.scale = shortScale()
 	}
+	if *rounds < 0 {
+		return o, fmt.Errorf("-rounds is %d, want 1 or more", *rounds)
+	}
 	if *rounds > 0 {
-		o.scale.rounds = int(*rounds)
+		o.scale.rounds = *rounds
 	}
 	if len(o.disks) == 0 {
 		o.disks = []*disk{{dir: os.TempDir()}}
