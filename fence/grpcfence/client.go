@@ -39,6 +39,9 @@ func outgoing(ctx context.Context) (context.Context, error) {
 	if err != nil {
 		return nil, unsent(err)
 	}
+	if add == (wire.Fields{}) { // such as a call without a token, which has no metadata of its own
+		return ctx, nil
+	}
 	var pairs []string
 	for i, key := range keys {
 		if add[i] != "" {

@@ -296,6 +296,15 @@ func TestMetadataKey_isTheHeaderOfHTTP(t *testing.T) {
 	require.Equal(t, grpcfence.LockMetadataKey, strings.ToLower(httpfence.LockHeader))
 }
 
+// A client adds nothing to a call without a token, not even empty metadata, which other interceptors could see.
+func TestUnaryClient_leavesACallWithoutATokenAlone(t *testing.T) {
+	require.NoError(t, grpcfence.UnaryClient(t.Context(), "", nil, nil, nil,
+		func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+			require.Equal(t, t.Context(), ctx)
+			return nil
+		}))
+}
+
 // A check that fails refuses the call. The client learns the reason only if the error has a status.
 func TestUnary_failedCheckRefuses(t *testing.T) {
 	for _, c := range []struct {
