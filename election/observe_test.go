@@ -350,6 +350,7 @@ func TestObserve_agreesWithTheKeySpace(t *testing.T) {
 					leader, err := election.Current(t.Context(), s.c.Client, "n")
 					require.Equal(t, len(all) == 0, leader.None())
 					if leader.None() {
+						require.ErrorIs(t, err, election.ErrNoLeader)
 						require.EqualError(t, err, `election: current leader of "n": election: no leader`)
 					} else {
 						require.NoError(t, err)
