@@ -157,8 +157,8 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		// A stable identity belongs to one process at a time, so the process that wrote this record has ended.
 		record.HolderIdentity = ""
 	default:
-		// A stable identity does not help here: two processes that have it, against what the option says, would take
-		// the lead from each other at each try.
+		// Another process has this identity. Its record is not taken over, even if the option says that this cannot be:
+		// the two would take the lead from each other at each try.
 		record.HolderIdentity += " (another process)"
 	}
 	return record, kv.Value, nil
