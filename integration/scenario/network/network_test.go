@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
@@ -42,35 +43,45 @@ func TestLock_endsBeforeTheNextIsGranted(t *testing.T) {
 			}
 		}
 	}
+	begin := func(name, peer string, o outage) {
+		n := len(started[name])
+		ttl := [...]time.Duration{2 * time.Second, 5 * time.Second}[n/trials%2]
+		tr := &trial{
+			name: fmt.Sprintf("%s/%s/%d", name, ttl, n), ttl: ttl, outage: o, lock: lockers[peer],
+			// The cuts are spread over the renewal cycle, at random within each part of it. The starts are
+			// spread over a second, since the server looks for expired leases every half second.
+			phase: (float64(n%trials) + random.Float64()) / trials,
+			start: time.Duration(random.Float64() * float64(time.Second)),
+			proxy: faults.NewProxy(t, srv.Endpoint()), in: faults.NewInterceptor(t),
+			waiter: waiters, done: make(chan error, 1),
+		}
+		tr.client = etcdtest.NewClient(t, []string{tr.proxy.Addr()}, etcdtest.Dial(tr.in.DialOptions()...),
+			func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second }) // as in etcd's own examples
+		started[name] = append(started[name], tr)
+		go func() { tr.done <- tr.run(t) }()
+	}
 	each(func(name, peer string, o outage) {
-		for _, ttl := range []time.Duration{2 * time.Second, 5 * time.Second} {
-			for n := range trials {
-				tr := &trial{
-					name: fmt.Sprintf("%s/%s/%d", name, ttl, n), ttl: ttl, outage: o, lock: lockers[peer],
-					// The cuts are spread over the renewal cycle, at random within each part of it. The starts are
-					// spread over a second, since the server looks for expired leases every half second.
-					phase: (float64(n) + random.Float64()) / trials,
-					start: time.Duration(random.Float64() * float64(time.Second)),
-					proxy: faults.NewProxy(t, srv.Endpoint()), in: faults.NewInterceptor(t),
-					waiter: waiters, done: make(chan error, 1),
-				}
-				tr.client = etcdtest.NewClient(t, []string{tr.proxy.Addr()}, etcdtest.Dial(tr.in.DialOptions()...),
-					func(cfg *clientv3.Config) { cfg.DialTimeout = 5 * time.Second }) // as in etcd's own examples
-				started[name] = append(started[name], tr)
-				go func() { tr.done <- tr.run(t) }()
-			}
+		for range 2 * trials {
+			begin(name, peer, o)
 		}
 	})
 	each(func(name, peer string, o outage) {
 		t.Run(name, func(t *testing.T) {
-			most, longest := -time.Hour, 0.0
-			for _, tr := range started[name] {
+			most, longest, began := -time.Hour, 0.0, time.Now()
+			for i := 0; i < len(started[name]); i++ {
+				tr := started[name][i]
 				require.NoError(t, rig.Await(t, tr.done, "a trial hangs"), tr.name)
 				overlap := tr.learned.Sub(tr.granted)
+				if tr.inTime {
+					overlap = min(overlap, -1)
+				}
 				t.Logf("TTL %v, phase %.2f: first learned %6.3fs, second granted %6.3fs after the cut: overlap %6.3fs",
 					tr.ttl, tr.phase, tr.learned.Sub(tr.cut).Seconds(), tr.granted.Sub(tr.cut).Seconds(), overlap.Seconds())
 				most = max(most, overlap)
 				longest = max(longest, tr.learned.Sub(tr.cut).Seconds()/tr.ttl.Seconds())
+				if i+1 == len(started[name]) && peer == "concurrency" && most <= 0 && time.Since(began) < rig.Patience {
+					begin(name, peer, o) // a slow machine frees the lock late, or loses it before the cut: try once more
+				}
 			}
 			t.Logf("longest overlap %v", most)
 			if peer == "concurrency" {
@@ -168,6 +179,7 @@ type trial struct {
 	done   chan error // receives the end of run, which sets the fields below
 
 	cut, learned, granted time.Time
+	inTime                bool // the first had learned of its loss when the second was granted
 }
 
 func (tr *trial) run(t *testing.T) error {
@@ -190,6 +202,11 @@ func (tr *trial) run(t *testing.T) error {
 	go func() {
 		_, err := tr.lock(ctx, t, tr.waiter, time.Minute, tr.name)
 		tr.granted = time.Now()
+		select {
+		case <-lost: // the goroutine that notes the time may be late
+			tr.inTime = true
+		default:
+		}
 		free()
 		second <- err
 	}()
@@ -238,12 +255,17 @@ var lockers = map[string]locker{
 		return l.Context().Done(), nil
 	},
 	"concurrency": func(ctx context.Context, t *testing.T, client *clientv3.Client, ttl time.Duration, name string) (<-chan struct{}, error) { //nolint:thelper // a row
-		s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)))
-		if err != nil {
-			return nil, err
+		for {
+			s, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl/time.Second)))
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { _ = s.Close() }) // fails if the lease is gone
+			// If the lease is gone already, the trial has not begun, as above.
+			if err = concurrency.NewMutex(s, name).Lock(ctx); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				return s.Done(), err
+			}
 		}
-		t.Cleanup(func() { _ = s.Close() }) // fails if the lease is gone
-		return s.Done(), concurrency.NewMutex(s, name).Lock(ctx)
 	},
 }
 
