@@ -33,7 +33,10 @@ func TestInterceptor(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(fault), func(t *testing.T) {
 			t.Parallel()
-			const delay = 2 * time.Second
+			delay := 2 * time.Second
+			if !want.delayed {
+				delay = 10 * time.Second // longer than a slow machine takes to look
+			}
 			srv, in := etcdtest.Start(t, etcdtest.Options{}), faults.NewInterceptor(t)
 			client := srv.Client(t, etcdtest.Dial(in.DialOptions()...))
 			executed := func() int {
