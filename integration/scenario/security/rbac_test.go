@@ -26,9 +26,9 @@ import (
 const (
 	// shortTTL is for leases that a test loses by their deadline. A busy machine must still manage to hold them for a
 	// while.
-	shortTTL = 4 * time.Second
+	shortTTL = 8 * time.Second
 	// longTTL is for leases that are renewed a few times in a test.
-	longTTL = 6 * time.Second
+	longTTL = 12 * time.Second
 )
 
 // second drops the first of two results.
@@ -246,7 +246,7 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	require.NoError(t, second(srv.root.RoleGrantPermission(rig.Bounded(t), "own", "own", "", clientv3.PermissionType(clientv3.PermReadWrite))))
 	require.NoError(t, second(srv.root.UserGrantRole(rig.Bounded(t), "neighbour", "own")))
 
-	s := newSession(t, srv.as(t, "worker"), lease.Options{TTL: longTTL})
+	s := newSession(t, srv.as(t, "worker"), lease.Options{})
 	seen := map[int64]bool{}
 	for range 3 {
 		_, err := stranger.Revoke(rig.Bounded(t), s.Status().LeaseID)
