@@ -50,11 +50,12 @@ func start(t *testing.T) *server {
 	require.NoError(t, err)
 	block := regexp.MustCompile("(?s)\n## Permissions\n.*?\n```sh\n(.*?\n)```\n").FindSubmatch(text)
 	require.NotNil(t, block, "no commands")
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv, path := etcdtest.Start(t, etcdtest.Options{}), etcdtest.Etcdctl(t)
 	for command := range strings.Lines(string(block[1])) {
 		words := strings.Fields(command)
 		require.Equal(t, "etcdctl", words[0], command)
-		etcdctl := exec.CommandContext(rig.Bounded(t), etcdtest.Etcdctl(t), append(words[1:], "--endpoints", srv.Endpoint())...)
+		etcdctl := exec.CommandContext(rig.Bounded(t), path, append(words[1:],
+			"--endpoints", srv.Endpoint(), "--dial-timeout", rig.Patience.String(), "--command-timeout", rig.Patience.String())...)
 		if words[1] == "user" && words[2] == "add" {
 			etcdctl.Args = append(etcdctl.Args, "--interactive=false")
 			etcdctl.Stdin = strings.NewReader(password(words[3]))
