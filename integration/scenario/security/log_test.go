@@ -113,7 +113,7 @@ func logHasNoSecrets() error {
 		}
 		reached[record.Msg] = true
 	}
-	if flag.Lookup("test.run").Value.String() == "" && len(reached) < 10 {
+	if flag.Lookup("test.run").Value.String() == "" && len(reached) < 8 { // some more depend on when a renewal or a watch begins
 		errs = append(errs, fmt.Errorf("the tests have produced only the lines %v of the golden list", slices.Sorted(maps.Keys(reached))))
 	}
 	return errors.Join(errs...)
