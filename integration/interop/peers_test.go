@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,11 @@ func mutexPeer(tb testing.TB, srv *etcdtest.Server) interopPeer {
 // etcdctlPeer runs "etcdctl lock", or "etcdctl elect" with a value. The command prints the key and waits for a signal.
 func etcdctlPeer(path string, srv *etcdtest.Server, verb string, words ...string) interopPeer {
 	return interopPeer{"etcdctl " + verb, func(ctx context.Context, name string) (interopHold, error) {
-		args := append([]string{"--endpoints", srv.Endpoint(), verb, "--", name}, words...)
+		// By default etcdctl gives up if its lease's first renewal is not answered within three seconds.
+		args := append([]string{"--endpoints", srv.Endpoint(), "--dial-timeout", rig.Patience.String(), verb, "--", name}, words...)
+		if verb == "lock" {
+			args = slices.Insert(args, 5, "--ttl=60") // as "elect" has
+		}
 		cmd := exec.CommandContext(ctx, path, args...)
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // then etcdctl leaves the queue
 		cmd.WaitDelay = rig.Patience
