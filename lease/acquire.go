@@ -97,8 +97,10 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 	for replaced := false; ; {
 		var l *Lock
 		c := &contender{name: name, lockOptions: opts, shared: m.kind == KindReadLock, try: m.try, hooked: hooked}
-		err := context.Cause(ctx)
-		if err == nil {
+		var err error
+		if ctx.Err() != nil {
+			err = s.conn.Ended(ctx, context.Cause(ctx))
+		} else {
 			err = s.withLease(ctx, c, m)
 		}
 		if err == nil {
