@@ -36,7 +36,7 @@ func holdAndWait(t *testing.T, cluster *etcdtest.Cluster, ttl time.Duration) (ho
 		h.id = h.s.Status().LeaseID
 		h.Lock = rig.MustLock(t, h.s, name)
 		waiter := cluster.Client(t)
-		h.next = rig.Wait(t, rig.NewSession(t, waiter, lease.Options{TTL: 20 * time.Second}), name)
+		h.next = rig.Wait(t, rig.NewSession(t, waiter, lease.Options{TTL: time.Minute}), name)
 		rig.AwaitQueue(t, waiter, name, 2)
 		holds = append(holds, h)
 	}
@@ -71,16 +71,16 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 	kill := func(_ context.Context, m *etcdproc.Process) error { return m.Kill() }
 	restart := func(ctx context.Context, m *etcdproc.Process) error { return m.Restart(ctx) }
 	for name, row := range map[string]struct {
-		ttl    time.Duration
+		ttl    time.Duration // long enough for a busy machine
 		strike strike
 	}{
-		"each member killed and restarted": {ttl: 5 * time.Second, strike: eachMember(kill, restart)},
+		"each member killed and restarted": {ttl: 15 * time.Second, strike: eachMember(kill, restart)},
 		// As while it is defragmented. Only events wait, at a watch on that member.
-		"each member applies nothing": {ttl: 5 * time.Second, strike: eachMember(
+		"each member applies nothing": {ttl: 15 * time.Second, strike: eachMember(
 			func(_ context.Context, m *etcdproc.Process) error { return m.Stall() },
 			func(_ context.Context, m *etcdproc.Process) error { return m.GoOn() },
 		)},
-		"slow disks": {ttl: 5 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
+		"slow disks": {ttl: 15 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
 			const slow = 200 * time.Millisecond
 			for _, m := range c.Members {
 				require.NoError(t, m.SlowDisk(slow))
@@ -92,7 +92,7 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 			goOn(t, holds)
 		}},
 		// Without a majority no lease is renewed.
-		"majority killed and restarted": {ttl: 20 * time.Second, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
+		"majority killed and restarted": {ttl: time.Minute, strike: func(t *testing.T, c *etcdtest.Cluster, holds []*hold) { //nolint:thelper // a row
 			require.NoError(t, c.Members[0].Kill())
 			require.NoError(t, c.Members[1].Kill())
 			for _, h := range holds {
@@ -191,9 +191,10 @@ func TestRestore_withABumpGoesOn(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.StartCluster(t, 1, etcdtest.Options{})
 	client := etcd.Client(t)
-	s := rig.NewSession(t, client, lease.Options{TTL: 15 * time.Second})
+	opts := lease.Options{TTL: 30 * time.Second} // outlives the restore on a busy machine
+	s := rig.NewSession(t, client, opts)
 	held := rig.MustLock(t, s, "n")
-	waiting := rig.Wait(t, rig.NewSession(t, etcd.Client(t), lease.Options{TTL: 15 * time.Second}), "n")
+	waiting := rig.Wait(t, rig.NewSession(t, etcd.Client(t), opts), "n")
 	rig.AwaitQueue(t, client, "n", 2)
 	snapshot := save(t, client)
 	write(t, client)
