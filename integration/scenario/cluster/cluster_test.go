@@ -53,6 +53,17 @@ func goOn(t *testing.T, holds []*hold) {
 	}
 }
 
+// put writes a key, again if a change of leader fails the request, and returns when it sent the last one.
+func put(t *testing.T, client *clientv3.Client, key, value string) (sent time.Time) {
+	t.Helper()
+	rig.Eventually(t, func() bool {
+		sent = time.Now()
+		_, err := client.Put(rig.Bounded(t), key, value)
+		return err == nil
+	}, func() string { return "the key is not written" })
+	return sent
+}
+
 // A fault of the cluster that ends before the deadline costs no session its lease. While a majority can write, leases
 // are renewed and names change hands. After the fault each name is handed over to its waiter.
 func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
@@ -85,9 +96,7 @@ func TestSession_outlivesFaultsOfTheCluster(t *testing.T) {
 			for _, m := range c.Members {
 				require.NoError(t, m.SlowDisk(slow))
 			}
-			began := time.Now()
-			_, err := c.Client(t).Put(rig.Bounded(t), "key", "")
-			require.NoError(t, err)
+			began := put(t, c.Client(t), "key", "")
 			require.GreaterOrEqual(t, time.Since(began), slow, "the disks are fast")
 			goOn(t, holds)
 		}},
@@ -129,8 +138,7 @@ func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	lags := cluster.Members[0]
-	_, err := cluster.Client(t).Put(rig.Bounded(t), "key", "old")
-	require.NoError(t, err)
+	put(t, cluster.Client(t), "key", "old")
 	client := etcdtest.NewClient(t, []string{lags.Endpoint()})
 	compare := func(limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(rig.Bounded(t), limit)
@@ -138,7 +146,7 @@ func TestTxn_isNotAnsweredByAMemberThatLags(t *testing.T) {
 		_, err := etcd.Of(client).Once(ctx).Txn([]clientv3.Cmp{clientv3.Compare(clientv3.Value("key"), "=", "old")}, nil, nil)
 		return err
 	}
-	require.NoError(t, compare(rig.Patience))
+	rig.Eventually(t, func() bool { return compare(rig.Patience) == nil }, func() string { return "no answer" })
 	require.NoError(t, cluster.Isolate(lags))
 	require.Error(t, compare(time.Second))
 }
