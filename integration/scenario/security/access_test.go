@@ -106,7 +106,7 @@ func TestSession_losesItsAccess(t *testing.T) {
 			require.ErrorIs(t, err, row.err)
 			require.ErrorContains(t, err, row.refused)
 			after := in.Sent(authenticate)
-			time.Sleep(shortTTL / 2)
+			rig.AwaitRenewal(t, rival)
 			require.LessOrEqual(t, in.Sent(authenticate)-after, 3)
 			row.giveBack(t, srv)
 			require.NoError(t, next.Unlock(rig.Bounded(t)))
