@@ -32,11 +32,16 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// insist repeats call until it returns no error or ctx ends.
+// insist repeats call until it returns no error or ctx ends. An attempt at a member that is stopped must end soon, but
+// on a slow machine a few requests may take longer than that: each attempt that runs out of time gives more to the
+// next.
 func insist(ctx context.Context, call func(context.Context) error) error {
-	for {
-		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+	for bound := 2 * time.Second; ; {
+		attempt, cancel := context.WithTimeout(ctx, bound)
 		err := call(attempt)
+		if attempt.Err() != nil {
+			bound = min(2*bound, patience/4)
+		}
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return err
