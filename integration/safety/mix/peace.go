@@ -72,10 +72,9 @@ func (r *round) serve(ctx context.Context, c *client, i int, k locker, work func
 // that begin in the past so rarely: it would not catch up with leaders that change faster all the time.
 func (r *round) leadInTurn(ctx context.Context, i int, name string) {
 	const fast, term = 20, 500 * time.Millisecond
-	began, c, w := time.Now(), r.client(i), r.watchers[i]
+	began, c := time.Now(), r.client(i)
 	for n := 0; n < fast || time.Since(began) < 2*ttl; n++ {
-		lead := func(_ int64, h *held) {
-			w.led.Store(h.token.Revision())
+		lead := func(int64, *held) {
 			if n >= fast {
 				sleep(ctx, term)
 			}

@@ -97,21 +97,21 @@ func (run *run) newRound(ctx context.Context, number int) *round {
 
 // watcher is an observer of one election.
 type watcher struct {
-	name  string
+	name, election string
+
 	token atomic.Int64 // of the leader that it sees; 0: none; -1: it has to begin again
 	seen  atomic.Int64 // of the last leader that it has seen
-	led   atomic.Int64 // of the last leader of all
 }
 
 func (r *round) observe(ctx context.Context, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	for _, name := range r.names.Elections {
 		c := pick(rng, r.clients)
-		w := &watcher{name: c.name + "/observer of " + name}
+		w := &watcher{name: c.name + "/observer of " + name, election: name}
 		r.watchers = append(r.watchers, w)
 		r.watching.Go(func() {
 			for {
-				err := w.observe(ctx, r.tape, c.etcd, name)
+				err := w.observe(ctx, r.tape, c.etcd)
 				if ctx.Err() != nil {
 					return
 				}
@@ -128,8 +128,8 @@ func (r *round) observe(ctx context.Context, seed uint64) {
 	}
 }
 
-func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, name string) (err error) {
-	for l, err := range election.Observe(ctx, etcd, name) {
+func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client) (err error) {
+	for l, err := range election.Observe(ctx, etcd, w.election) {
 		if err != nil {
 			return err
 		}
@@ -137,14 +137,9 @@ func (w *watcher) observe(ctx context.Context, t *tape, etcd *clientv3.Client, n
 		if l.Revision != 0 {
 			w.seen.Store(l.Revision)
 		}
-		t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: name, Token: fence.Token(l.Revision)})
+		t.Record(history.Event{Kind: history.Observe, Actor: w.name, Name: w.election, Token: fence.Token(l.Revision)})
 	}
 	return nil
-}
-
-// current reports whether an observer has seen the last leader of all and that there is none now.
-func (w *watcher) current(context.Context) (bool, error) {
-	return w.token.Load() == 0 && w.seen.Load() >= w.led.Load(), nil
 }
 
 // settle ends the round after all faults are healed. It waits until every waiter is served, runs the peace, and waits
@@ -176,7 +171,9 @@ func (r *round) settle(ctx context.Context) {
 		return len(left) == 0, err
 	})
 	for _, w := range r.watchers {
-		r.eventually(ctx, w.current)
+		r.eventually(ctx, func(context.Context) (bool, error) { // it has seen the last leader, and that there is none now
+			return w.token.Load() == 0 && w.seen.Load() >= r.tape.lastLed(w.election), nil
+		})
 	}
 	r.unwatch()
 	r.watching.Wait()

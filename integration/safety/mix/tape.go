@@ -25,12 +25,16 @@ type tape struct {
 	dir  string
 	file *os.File // of the present round
 
-	mu      sync.Mutex              // guards the field below
+	mu      sync.Mutex              // guards the fields below
 	holding map[int64]history.Event // by Op: the Grant events of handles that are held
+	led     map[string]int64        // by election: the revision of its last leader's token
 }
 
 func newTape(dir string) *tape {
-	t := &tape{Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir, holding: map[int64]history.Event{}}
+	t := &tape{
+		Recorder: history.NewRecorder(nil, history.NewClock(), 0), dir: dir,
+		holding: map[int64]history.Event{}, led: map[string]int64{},
+	}
 	t.Seen = t.follow
 	return t
 }
@@ -57,6 +61,9 @@ func (t *tape) follow(e history.Event) {
 	switch {
 	case e.Kind == history.Grant && !strings.HasSuffix(e.Name, history.PeerMark): // no fault takes the peer's mutex
 		t.holding[e.Op] = e
+		if e.Verb == history.Campaign {
+			t.led[e.Name] = max(t.led[e.Name], e.Token.Revision())
+		}
 	case e.Kind == history.Release:
 		delete(t.holding, e.Op)
 	case e.Kind == history.Heal && e.Name == history.ClientKilled: // another process has taken its place
@@ -70,6 +77,13 @@ func (t *tape) fault(from time.Duration, e history.Event) {
 	t.Record(e)
 	e.At, e.Kind = 0, history.Heal
 	t.Record(e)
+}
+
+// lastLed returns the revision of the token of an election's last leader, 0 if nobody has led.
+func (t *tape) lastLed(election string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.led[election]
 }
 
 // held returns the grants that a client's actors hold, or those of all clients, ordered by Op.
