@@ -52,14 +52,18 @@ func (r *round) lastStrike(ctx context.Context, kind string) *strike {
 	return &strike{nemesis: r.nemesis, ctx: ctx, kind: kind, rng: rand.New(rand.NewPCG(r.opts.Seed, uint64(r.number)))}
 }
 
-// writeStale sends a stale write, so that every round shows what a resource does with one.
+// writeStale sends a stale write, so that every round shows what a resource does with one. On a slow machine a lease may
+// be lost before the lock is granted, so it asks again.
 func (r *round) writeStale(ctx context.Context, i int) {
 	c := r.client(i)
-	r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), func(op int64, h *held) {
+	write := func(op int64, h *held) {
 		actor := c.name + "/stale"
 		_, _, _ = r.out.send(actor, h.resource, op, h.token, history.Claim, "")
 		_, _, _ = r.out.send(actor, h.resource, op, h.token-1, history.Write, strconv.FormatInt(op, 10)+".before")
-	})
+	}
+	for served := false; !served && ctx.Err() == nil; {
+		served = r.serve(ctx, c, i, exclusive(c.current(), r.names.Hot[0]), write)
+	}
 }
 
 // serve lets a worker of a client hold a lock while work runs. It reports whether the worker got the lock.
