@@ -251,7 +251,7 @@ func (r *run) closeSessions(ctx context.Context) {
 		}
 	}
 	var left []string
-	await(ctx, served, func(ctx context.Context) (_ bool, err error) {
+	await(ctx, patience, func(ctx context.Context) (_ bool, err error) {
 		left, err = r.leftKeys(ctx, "")
 		if err != nil {
 			return false, err
@@ -266,7 +266,7 @@ func (r *run) closeSessions(ctx context.Context) {
 		return len(left) == 0, nil
 	})
 	if len(left) > 0 {
-		r.report.violate(0, "I7", "%v after Close there are left: %q", served, left)
+		r.report.violate(0, "I7", "%v after Close there are left: %q", patience, left)
 	}
 }
 
