@@ -87,6 +87,7 @@ func (r *restoration) pass(ctx context.Context, own []string) {
 	existing := len(r.parties)
 	for i := range newcomers {
 		p := &party{restoration: r, client: r.newClient(userOf(ofNewcomer, i))}
+		p.ttl *= 4 // a slow machine must not lose the leases of those who are to be served
 		p.join(ctx, 0)
 		p.start(&unaware, func(w *witness) { w.until(working, 3, accepted, told, explained) })
 	}
@@ -121,6 +122,7 @@ func (r *restoration) raiseEra(ctx context.Context) {
 	defer wg.Wait()
 	defer cancel()
 	for _, p := range r.parties {
+		p.ttl = 4 * ttl
 		p.join(ctx, nextEra)
 		p.start(&wg, func(w *witness) {
 			done := w.until(ctx, turns, accepted)
