@@ -170,10 +170,10 @@ func TestHub_listsWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
-// The timeline says how a hold has ended, as far as etcd shows it.
+// The timeline says how a hold has ended, as far as etcd shows it, also if etcd answers slowly.
 func TestTopic_saysHowHoldsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, srv, _ := startHub(t)
+		h, srv, slow := startHub(t)
 		topic := look(t, h, "a")
 		synctest.Wait()
 		ended := func(s *lease.Session, end func(l *lease.Lock)) spell {
@@ -195,6 +195,7 @@ func TestTopic_saysHowHoldsEnded(t *testing.T) {
 		require.Equal(t, "released", unlocked.How)
 		closed := ended(s, func(*lease.Lock) { require.NoError(t, s.Close(t.Context())) })
 		require.Equal(t, "ended with its session", closed.How)
+		slow.Inject(fakeetcd.TimeToLive, fakeetcd.Fault{After: 2 * time.Second})
 		s, client := newSession(t, srv, 20*time.Second)
 		expired := ended(s, func(*lease.Lock) {
 			client.Cut()

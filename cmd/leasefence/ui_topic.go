@@ -51,7 +51,7 @@ type held struct {
 // reading is the remaining time of a lease at some time, and the longest remaining time that was read.
 type reading struct {
 	left, most time.Duration
-	at         time.Time
+	at         time.Time // before the request: the answer may take as long as the lease lives
 }
 
 // spell is an entry of the timeline: a hold, or a gap, a time when etcd did not answer. Times are in milliseconds.
@@ -184,6 +184,7 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	t.mu.Lock()
 	shown, seen := t.queue, t.seen
 	t.mu.Unlock()
+	began := time.Now()
 	var q lease.Queue
 	var present bool // shown was the present queue
 	var err error
@@ -219,7 +220,7 @@ func (t *topic) ask(ctx context.Context) (asked int) {
 	for _, list := range [...][]lease.Contender{q.Holders, q.Waiters} {
 		for _, c := range list {
 			if c.TTL > 0 { // else it is gone since the keys were read
-				t.leases[c.Lease] = reading{c.TTL, max(c.TTL, was[c.Lease].most), time.Now()}
+				t.leases[c.Lease] = reading{c.TTL, max(c.TTL, was[c.Lease].most), began}
 			}
 		}
 	}
