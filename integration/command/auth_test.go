@@ -98,7 +98,11 @@ func TestAuth_tls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startWith(t, env, append([]string{"ls", "--command-timeout", "3s"}, tt.args...)...)
+			args := append([]string{"ls"}, tt.args...)
+			if tt.code != 0 {
+				args = append(args, "--command-timeout", "3s")
+			}
+			p := startWith(t, env, args...)
 			require.Equal(t, tt.code, p.end(t))
 		})
 	}
