@@ -28,7 +28,7 @@ import (
 )
 
 // patience bounds every wait of a test. It is far longer than anything takes.
-const patience = 60 * time.Second
+const patience = rig.Patience
 
 // program is the command, with the race detector. plain is the command without it: what only asks etcd, and ends, starts in
 // a third of the processor time.
