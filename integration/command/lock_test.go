@@ -47,7 +47,7 @@ func TestLock_exitsAsTheCommandDoes(t *testing.T) {
 			t.Run(verb+", "+script, func(t *testing.T) {
 				p := start(t, addr, verb, "job", "--", "sh", "-c", "echo complaint >&2; "+script)
 				require.Equal(t, code, p.end(t))
-				require.Equal(t, "complaint\n", p.stderr.String())
+				require.Regexp(t, `^(time=\S+ level=WARN .*\n)*complaint\n$`, p.stderr.String(), "warnings are of a slow etcd")
 				requireNothingLeft(t, client)
 			})
 		}
@@ -149,8 +149,7 @@ func TestLock_leavesTheQueueOnASignal(t *testing.T) {
 			rig.AwaitQueue(t, client, "job", 2)
 			p.signal(t, sig)
 			require.Equal(t, 128+int(sig), p.end(t))
-			require.Equal(t, []string{held.Key()}, keys(t, client, "job/"))
-			require.Equal(t, 1, leases(t, client), "the waiter's lease was not revoked")
+			requireNothingLeft(t, client, held.Key())
 			require.NoFileExists(t, started)
 		})
 	}

@@ -242,7 +242,10 @@ func TestLock_supervisesWithoutAStandardError(t *testing.T) {
 			switch {
 			case !tt.closed:
 				endHold(t, client, "job", "deleted")
-				require.Eventually(t, func() bool { return leases(t, client) == 0 }, patience, 5*time.Millisecond) // the session closes once the command was killed
+				require.Eventually(t, func() bool { // the session closes once the command was killed
+					all, err := client.Leases(rig.Bounded(t))
+					return err == nil && len(all.Leases) == 0
+				}, patience, 5*time.Millisecond)
 				text, err := io.ReadAll(reader)
 				require.NoError(t, err)
 				require.Contains(t, string(text), "asked to release")
