@@ -57,8 +57,8 @@ func (s *show) play() {
 	s.urls[paused] = url
 
 	s.Begin("The leader hands over to a candidate of our choice")
-	began = time.Now()
 	s.until(leader, "POST /transfer?to="+paused, "200 ok") // it may take a moment until that one campaigns again
+	began = time.Now()
 	next, _ := s.Await(paused, "leads token")
 	s.settle()
 	s.Say("main", "%s leads %v after %s was asked", next, time.Since(began).Round(time.Millisecond), leader)

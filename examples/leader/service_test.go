@@ -104,7 +104,8 @@ func TestDemo_movesTheLead(t *testing.T) {
 		require.NotNil(t, took, how)
 		d, err := time.ParseDuration(took[1])
 		require.NoError(t, err)
-		require.Less(t, d, stage.TTL*3/4, "%s: waited until the lease expired", how)
+		// A lease is renewed after a third of its TTL, so two thirds are left at least when its holder dies.
+		require.Less(t, d, stage.TTL*2/3, "%s: waited until the lease expired", how)
 	}
 	exampletest.RequireInOrder(t, text, `was killed$`, `was paused$`, `has lost the lead`, `was asked$`, `was told to stop$`, `^The ledger\n    #1 `)
 }

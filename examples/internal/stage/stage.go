@@ -32,10 +32,10 @@ import (
 )
 
 const (
-	// TTL is the shortest that an etcd server with its default election timeout grants.
-	TTL = 2 * time.Second
+	// TTL is short, since a demo waits until leases expire, and long enough for a busy machine to renew them in time.
+	TTL = 5 * time.Second
 
-	patience = 20 * time.Second // bounds every wait, far longer than anything takes
+	patience = time.Minute // bounds every wait, far longer than anything takes
 )
 
 // date is what package log writes before a line.
