@@ -100,7 +100,7 @@ func start(t *testing.T, endpoint string, args ...string) *running {
 // newCommand makes the command. It waits as long as a test does: the machine may be busy.
 func newCommand(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience) // some tests need minutes
+	ctx, cancel := context.WithTimeout(t.Context(), 10*patience) // some tests need minutes
 	t.Cleanup(cancel)
 	path := plain
 	if slices.Contains([]string{"lock", "elect", "ui"}, args[0]) {

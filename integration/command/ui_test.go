@@ -69,7 +69,7 @@ func open(t *testing.T, url string) *tab {
 	require.NoError(t, err)
 	ctx, closeTab := chromedp.NewContext(first)
 	t.Cleanup(closeTab)
-	ctx, cancel := context.WithTimeout(ctx, 4*patience)
+	ctx, cancel := context.WithTimeout(ctx, 10*patience)
 	t.Cleanup(cancel)
 	p := &tab{ctx}
 	p.run(t, chromedp.Navigate(url))
