@@ -53,7 +53,7 @@ func TestProcess_GoOn_whileADefragmentationWaits(t *testing.T) {
 func TestPickAddr_reserves(t *testing.T) {
 	picked := map[string]bool{}
 	for range 500 {
-		addr, err := pickAddr()
+		addr, err := PickAddr()
 		require.NoError(t, err)
 		require.False(t, picked[addr])
 		picked[addr] = true

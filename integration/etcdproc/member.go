@@ -84,10 +84,10 @@ func NewMembers(dir string, n int, settings Settings) ([]Member, error) {
 		name := fmt.Sprintf("m%d", i)
 		m := Member{Name: name, Dir: filepath.Join(dir, name), Alone: n == 1, Settings: settings}
 		var err error
-		if m.ClientAddr, err = pickAddr(); err != nil {
+		if m.ClientAddr, err = PickAddr(); err != nil {
 			return nil, err
 		}
-		if m.PeerAddr, err = pickAddr(); err != nil {
+		if m.PeerAddr, err = PickAddr(); err != nil {
 			return nil, err
 		}
 		members[i] = m
@@ -165,8 +165,8 @@ var reserved struct {
 	all []net.PacketConn
 }
 
-// pickAddr returns a free loopback address, and reserves it until this process ends.
-func pickAddr() (string, error) {
+// PickAddr returns a free loopback address, and reserves it until this process ends.
+func PickAddr() (string, error) {
 	for range 100 {
 		// Random, so that test binaries that run at the same time seldom try the same port.
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort+1)))

@@ -25,11 +25,12 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/leasefence/leasefence/fence/sqlfence"
+	"github.com/leasefence/leasefence/integration/etcdproc"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 )
 
 // startTimeout is far longer than a start takes.
-const startTimeout = time.Minute
+const startTimeout = 5 * time.Minute
 
 // server is a private database server of an installed package, with its data in a temporary folder and a Unix socket for
 // clients. It starts with the first test that needs it and ends in TestMain, or with the process. In its texts DIR stands
@@ -264,13 +265,19 @@ func galera(t *testing.T) (rigs [2]*rig) {
 
 func startGalera(t *testing.T, provider string) {
 	t.Helper()
-	ports := freePorts(t, 6) // each node needs the other's before it listens
+	var ports [6]string // each node needs the other's before it listens
+	for i := range ports {
+		addr, err := etcdproc.PickAddr()
+		require.NoError(t, err)
+		_, ports[i], err = net.SplitHostPort(addr)
+		require.NoError(t, err)
+	}
 	for i := range 2 {
 		own := ports[3*i:]
 		settings := fmt.Sprintf(" --binlog-format=ROW --innodb-autoinc-lock-mode=2 --wsrep-on=ON --wsrep-provider=%s "+
-			"--wsrep-cluster-address=gcomm://127.0.0.1:%d,127.0.0.1:%d --wsrep-sst-method=rsync --wsrep-node-address=127.0.0.1:%d "+
-			"--wsrep-sst-receive-address=127.0.0.1:%d "+
-			"--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:%[4]d;ist.recv_addr=127.0.0.1:%[6]d;gcache.size=16M",
+			"--wsrep-cluster-address=gcomm://127.0.0.1:%s,127.0.0.1:%s --wsrep-sst-method=rsync --wsrep-node-address=127.0.0.1:%s "+
+			"--wsrep-sst-receive-address=127.0.0.1:%s "+
+			"--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:%[4]s;ist.recv_addr=127.0.0.1:%[6]s;gcache.size=16M",
 			provider, ports[0], ports[3], own[0], own[1], own[2])
 		if i == 0 {
 			settings += " --wsrep-new-cluster"
@@ -287,16 +294,4 @@ func startGalera(t *testing.T, provider string) {
 		}, startTimeout, 20*time.Millisecond, "the cluster does not get ready")
 		nodes = append(nodes, node)
 	}
-}
-
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close() //nolint:errcheck // All stay open until the end, so that the ports differ.
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports
 }
