@@ -80,7 +80,8 @@ func (s *Session) obtain(ctx context.Context, name string, opts lockOptions, m m
 		case KindTreeLock:
 			name, _, _ = strings.Cut(name, "/") // the root's prefix is that of all nodes
 		}
-		err = fmt.Errorf("%w (it takes permission to read and write the keys with the prefix %q%s)", err, s.opts.Prefix+name+"/", others)
+		err = fmt.Errorf("%w (it takes permission to read and write the keys with the prefix %q%s, and to write every key attached to the session's lease)",
+			err, s.opts.Prefix+name+"/", others)
 	}
 	hooked.end(l, err)
 	return l, err
@@ -117,6 +118,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			gone = err
 		case errors.Is(err, rpctypes.ErrPermissionDenied) && !replaced && c.g.spoilt(ctx):
 			replaced = true
+			c.g.spoiled.Store(true)
 			c.g.s.log.Warn("the lease is replaced: somebody has attached a key to it")
 		default:
 			return nil, err

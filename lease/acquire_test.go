@@ -90,10 +90,10 @@ func TestSession_Lock_refused(t *testing.T) {
 		for _, take := range takes {
 			_, err := take(e.s, t.Context(), "a")
 			require.ErrorContains(t, err, "permission denied")
-			require.ErrorContains(t, err, `permission to read and write the keys with the prefix "a/")`)
+			require.ErrorContains(t, err, `permission to read and write the keys with the prefix "a/", and to write every key attached`)
 		}
-		require.ErrorContains(t, second(e.s.LockAll(t.Context(), "b", "c")), `with the prefix "b/", and likewise for the other names)`)
-		require.ErrorContains(t, second(e.s.LockTree(t.Context(), "d/e")), `with the prefix "d/")`)
+		require.ErrorContains(t, second(e.s.LockAll(t.Context(), "b", "c")), `with the prefix "b/", and likewise for the other names, and to write`)
+		require.ErrorContains(t, second(e.s.LockTree(t.Context(), "d/e")), `with the prefix "d/", and to write`)
 		e.at(time.Minute)
 		require.Len(t, e.c.Calls(fakeetcd.Txn), 4)
 		e.c.Reset()

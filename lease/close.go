@@ -21,8 +21,9 @@ import (
 // Ctx bounds Close, plus one second if something in the caller's client ignores its context. Close waits up to a tenth
 // of a second for log lines that are not written yet. If ctx ends, or etcd has not confirmed the revocation
 // within 10 s at most, renewals stop all the same and the lease's TTL cleans up the rest; the error says so. In
-// particular the lease is not revoked under a function that is still running. Calling Close again waits for the first
-// call and returns its result.
+// particular the lease is not revoked under a function that is still running. If etcd refuses to revoke the lease, as
+// when somebody else has attached a key to it, Close deletes the session's keys and returns the refusal. Calling Close
+// again waits for the first call and returns its result.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing {
@@ -68,12 +69,8 @@ func (s *Session) finish(ctx context.Context, g *grant) {
 	s.mu.Unlock()
 	s.wg.Wait() // short: the end of s.run has ended all their requests
 	g.lose(&LostError{Reason: ReasonSessionClosed, LeaseID: g.id})
-	switch {
-	case err == nil:
-	case g.adopted:
-		err = fmt.Errorf("lease: close: %w; the rest will be deleted with lease %x", err, int64(g.id))
-	default:
-		err = fmt.Errorf("lease: close: %w; lease %x expires by itself", err, int64(g.id))
+	if err != nil {
+		err = fmt.Errorf("lease: close: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	s.logs.Flush(ctx) // the last lines
@@ -102,7 +99,7 @@ func awaitClosed(ctx context.Context, ch <-chan struct{}) bool {
 // from the server.
 func (s *Session) release(ctx context.Context, g *grant) error {
 	if !awaitClosed(ctx, s.idle) {
-		return fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx))
+		return g.leaves(fmt.Errorf("acquisitions, or functions under Do or Run, have not ended: %w", context.Cause(ctx)))
 	}
 	// The server may still have earlier leases, with the keys of locks that were lost and not unlocked. These leases expire
 	// sooner, so they come after the present one.
@@ -120,7 +117,16 @@ func (s *Session) release(ctx context.Context, g *grant) error {
 	return errors.Join(errs...)
 }
 
-// giveBack revokes the lease, which deletes all its keys. An adopted one is not ours: giveBack deletes our keys on it.
+// leaves adds to an error of Close what becomes of the rest.
+func (g *grant) leaves(err error) error {
+	if g.adopted {
+		return fmt.Errorf("%w; the rest will be deleted with lease %x", err, int64(g.id))
+	}
+	return fmt.Errorf("%w; lease %x expires by itself", err, int64(g.id))
+}
+
+// giveBack revokes the lease, which deletes all its keys. An adopted one is not ours: giveBack deletes our keys on it. It
+// also does so if etcd refuses to revoke the lease because of another key.
 func (g *grant) giveBack(ctx context.Context) error {
 	if g.expired() {
 		return nil
@@ -128,7 +134,7 @@ func (g *grant) giveBack(ctx context.Context) error {
 	keys := g.keys.inUse()
 	if g.adopted {
 		if err := errors.Join(g.deleteKeys(ctx, keys), g.reaper.flush(ctx)); err != nil {
-			return fmt.Errorf("remove the keys on adopted lease %x: %w", int64(g.id), err)
+			return g.leaves(fmt.Errorf("remove the keys on the adopted lease: %w", err))
 		}
 		return nil
 	}
@@ -147,10 +153,14 @@ func (g *grant) giveBack(ctx context.Context) error {
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("revoke: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		err = fmt.Errorf("%w (revoking a lease requires permission to write every key attached to it)", err)
+		_ = g.deleteKeys(ctx, keys) // others need not wait for the end of the lease
 	}
-	return nil
+	return g.leaves(fmt.Errorf("revoke: %w", err))
 }
 
 // fewKeys is from how many keys on their deletion is split up before the lease is revoked. etcd deletes the keys of a

@@ -194,6 +194,8 @@ func TestSession_replacesALeaseThatOthersHaveSpoilt(t *testing.T) {
 				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 			}
 			require.Equal(t, row.want, e.s.Status().LeaseID != before)
+			require.NoError(t, e.s.Close(t.Context()))
+			require.Empty(t, e.leaseIDs(), "Close gives back the lease that was replaced too")
 		})
 	}
 }

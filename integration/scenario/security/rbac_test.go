@@ -238,6 +238,22 @@ func TestRecipe_keepsOthersOut(t *testing.T) {
 	require.NoError(t, l.Resign(rig.Bounded(t)))
 }
 
+// attachedTo has an operator attach a key to the session's lease while it holds a lock. etcd then refuses further locks and
+// the revocation. The errors say why, and Close deletes the session's own keys.
+func attachedTo(t *testing.T, srv *server, s *lease.Session) {
+	t.Helper()
+	l := rig.MustLock(t, s, "held")
+	require.NoError(t, second(srv.root.Put(rig.Bounded(t), "foreign", "", clientv3.WithLease(s.Status().LeaseID))))
+	err := second(s.Lock(rig.Bounded(t), "n"))
+	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+	require.ErrorContains(t, err, "to write every key attached to the session's lease")
+	require.ErrorContains(t, s.Close(rig.Bounded(t)), "requires permission to write every key attached to it")
+	left, err := srv.root.Get(rig.Bounded(t), l.Key(), clientv3.WithCountOnly())
+	require.NoError(t, err)
+	require.Zero(t, left.Count)
+	require.NoError(t, second(srv.root.Revoke(rig.Bounded(t), s.Status().LeaseID)))
+}
+
 // etcd does not protect a lease without keys: a user without permission on our prefix can attach a key to it, and a
 // user without any role can revoke it. That costs the session a new lease, but no acquisition fails. The lease's ID
 // cannot be guessed. While a lock is held, other users can neither attach keys to the lease nor revoke nor list it.
@@ -281,6 +297,7 @@ func TestSession_idleLeaseIsAttacked(t *testing.T) {
 	rig.RequireLost(t, rig.AwaitEnd(t, l.Context()), lease.ReasonKeyDeleted)
 	// If a user may read all keys of all leases, etcd lists all leases to that user, here those without keys.
 	require.NoError(t, second(srv.root.Delete(rig.Bounded(t), "own")))
+	attachedTo(t, srv, newSession(t, srv.as(t, "worker"), lease.Options{}))
 	leases, err := stranger.Leases(rig.Bounded(t))
 	require.NoError(t, err, "etcd allows it")
 	require.NotEmpty(t, leases.Leases)
