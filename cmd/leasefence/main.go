@@ -208,6 +208,12 @@ stands for --endpoints, and so on. A flag wins over the environment.
 	a.etcd.register(root.PersistentFlags())
 	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand(),
 		a.doctorCommand(), a.uiCommand())
+	root.InitDefaultHelpCmd() // which takes any topic, and prints the help of leasefence for one that it does not know
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, topic []string) error {
+		found, unknown, _ := root.Find(topic)
+		return cobra.NoArgs(found, unknown)
+	}
 	return root
 }
 
