@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -70,6 +72,11 @@ func TestTrail_readsAPipeOnce(t *testing.T) {
 	require.NoError(t, to.Close())
 	l, err := newTrail(fmt.Sprintf("/dev/fd/%d", from.Fd()))
 	require.NoError(t, err)
-	l.follow(t.Context()) // it does not wait for changes
-	require.Len(t, l.of("a", nil).Rows, 1)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		l.follow(ctx)
+		require.NoError(t, ctx.Err(), "it waits for changes")
+		require.Len(t, l.of("a", nil).Rows, 1)
+	})
 }
