@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +105,22 @@ func TestTxn_firstAnswerOfTheCopies(t *testing.T) {
 			synctest.Wait()
 		})
 	}
+}
+
+// A request that is answered is not sent again, though Send waits for a copy that does not end with its context.
+func TestSend_noCopyAfterTheAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		var sent atomic.Int32
+		_, err := etcd.Send(e.conn.Once(t.Context()).Beside(time.Second), func(context.Context) (any, error) {
+			if sent.Add(1) == 1 {
+				time.Sleep(time.Minute)
+			}
+			return nil, nil //nolint:nilnil // an answer
+		})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, sent.Load())
+		require.Equal(t, time.Minute, e.now())
+	})
 }
 
 // A transaction that only compares gets a read: etcd treats one without operations as serializable, and a member may
