@@ -96,10 +96,15 @@ func TestSession_Lock_refused(t *testing.T) {
 		require.ErrorContains(t, second(e.s.LockTree(t.Context(), "d/e")), `with the prefix "d/", and to write`)
 		e.at(time.Minute)
 		require.Len(t, e.c.Calls(fakeetcd.Txn), 4)
-		e.c.Reset()
-		e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCTooManyOps})
-		require.ErrorContains(t, second(e.s.LockAll(t.Context(), "b", "c")),
-			`lease: lock ["b" "c"]: the server takes fewer than 4 operations in a transaction, see its --max-txn-ops`)
+		for err, says := range map[error]string{
+			rpctypes.ErrGRPCTooManyOps:      "the server's --max-txn-ops is too low, want 4 or more, and twice the number of names of a set",
+			rpctypes.ErrGRPCRequestTooLarge: "and the server's --max-request-bytes",
+			status.Error(codes.ResourceExhausted, "grpc: received message larger than max (2 vs. 1)"): "see the client's MaxCallRecvMsgSize",
+		} {
+			e.c.Reset()
+			e.c.Inject(fakeetcd.Txn, fakeetcd.Fault{Times: 1, Err: err})
+			require.ErrorContains(t, second(e.s.LockAll(t.Context(), "b", "c")), says)
+		}
 	})
 }
 

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-
 	"github.com/leasefence/leasefence/fence"
 	"github.com/leasefence/leasefence/internal/queue"
 )
@@ -116,9 +114,6 @@ func (s *Session) lockAll(ctx context.Context, all []string, try bool) (*Lock, e
 func (s *Session) obtainAll(ctx context.Context, names []string, m mode) (*Lock, error) {
 	m.more = names[1:]
 	l, err := s.obtain(ctx, names[0], lockOptions{owner: s.opts.Owner}, m)
-	if errors.Is(err, rpctypes.ErrTooManyOps) {
-		err = fmt.Errorf("the server takes fewer than %d operations in a transaction, see its --max-txn-ops: %w", 2*len(names), err)
-	}
 	switch {
 	case err == nil || errors.Is(err, ErrLocked):
 		return l, err

@@ -229,10 +229,16 @@ func unconnected(cause, why error) error {
 	return fmt.Errorf("%w (no connection: %s)", cause, why.Error()) // errors.Is must not match why
 }
 
-// explain adds to an error of the server what is wrong with the client, if the server's text does not say it.
+// explain adds to an error of the server, or of gRPC, what is wrong with the client or the server, if the text does not
+// say it. It returns nil for nil.
 func explain(err error) error {
-	if errors.Is(err, rpctypes.ErrUserEmpty) {
+	switch {
+	case errors.Is(err, rpctypes.ErrUserEmpty):
 		return fmt.Errorf("%w (the server requires authentication, and the client gives no user and password)", err)
+	case errors.Is(err, rpctypes.ErrTooManyOps):
+		return fmt.Errorf("%w (the server's --max-txn-ops is too low, want 4 or more, and twice the number of names of a set)", err)
+	case err != nil && tooLarge(err):
+		return fmt.Errorf("%w (see the client's MaxCallRecvMsgSize and MaxCallSendMsgSize, and the server's --max-request-bytes)", err)
 	}
 	return err
 }
