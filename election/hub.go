@@ -161,6 +161,9 @@ func (h *hub) follow(ctx context.Context, goesOn bool) (bool, error) {
 	}
 	for {
 		resp, ok := etcd.Next(wctx, events)
+		if etcd.TooMuch(resp.Err()) {
+			h.rev = 0 // the changes since then are too large for the client
+		}
 		if !ok || resp.Err() != nil {
 			return false, nil //nolint:nilerr // the watch broke: run opens another
 		}

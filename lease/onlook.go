@@ -135,7 +135,7 @@ func (o *onlooker) follow(ctx context.Context) error {
 	}
 	for {
 		resp, ok := etcd.Next(watch, events)
-		if resp.CompactRevision != 0 {
+		if resp.CompactRevision != 0 || etcd.TooMuch(resp.Err()) { // compacted, or too large for this client
 			o.rev = 0 // the changes since then are lost: read the queue anew
 		}
 		if !ok || resp.Err() != nil {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"github.com/leasefence/leasefence/election"
 	"github.com/leasefence/leasefence/integration/etcdtest"
 	"github.com/leasefence/leasefence/integration/faults"
 	"github.com/leasefence/leasefence/integration/rig"
@@ -354,6 +357,37 @@ func TestNewSession_lostGrant(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, left.Leases, "the lost one expires by itself")
 	require.NotContains(t, left.Leases, clientv3.LeaseStatus{ID: s.Status().LeaseID})
+}
+
+// A client that takes only small answers: a large value that somebody has put below the name breaks the watches. They do not
+// fall silent. lease.Watch does not need that value and goes on; who needs it gets an error that names the client's limit.
+func TestWatch_takesOnlySmallAnswers(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	others, client := srv.Client(t), srv.Client(t, func(cfg *clientv3.Config) { cfg.MaxCallRecvMsgSize = 4 << 10 })
+	s := rig.NewSession(t, others, lease.Options{})
+	large := strings.Repeat("x", 8<<10)
+	leader := rig.Observe(t, client, "n")
+	leader.Sees(t, election.Leader{})
+	next, stop := iter.Pull2(lease.Watch(rig.Bounded(t), client, "n"))
+	defer stop()
+	q, err, _ := next()
+	require.NoError(t, err)
+	require.Empty(t, q.Holders)
+
+	_, err = others.Put(rig.Bounded(t), "n/stray", large)
+	require.NoError(t, err)
+	const limit = "see the client's MaxCallRecvMsgSize"
+	require.ErrorContains(t, leader.AwaitEnd(t), limit)
+	rig.MustLock(t, s, "n")
+	q, err, _ = next()
+	require.NoError(t, err)
+	require.Len(t, q.Holders, 1)
+
+	_, err = others.Put(rig.Bounded(t), fmt.Sprintf("m/%x", s.Status().LeaseID), large, clientv3.WithLease(s.Status().LeaseID))
+	require.NoError(t, err)
+	_, err = lease.Inspect(rig.Bounded(t), client, "m")
+	require.ErrorContains(t, err, limit)
 }
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
