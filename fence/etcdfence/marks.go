@@ -76,7 +76,7 @@ func NewMarks(kv clientv3.KV, opts Options) (*Marks, error) {
 // error is a [*fence.StaleError], which has the newer mark as the highest token, or an [*fence.OtherLockError] (the
 // resource follows another lock, or follows one and the token came without a name), or matches [fence.ErrInvalidToken]
 // (no token in the context, or an illegal name of its lock) or [ErrMalformedMark] (this package has not written the
-// mark's value). Any other error is the client's: the mark may have been raised, and Claim may be called again.
+// mark's value). Any other error wraps the client's: the mark may have been raised, and Claim may be called again.
 func (m *Marks) Claim(ctx context.Context, resource string) error {
 	return m.raise(ctx, resource, admission.Bid{})
 }
@@ -100,7 +100,7 @@ func (m *Marks) Check(ctx context.Context, resource string) error {
 	if err != nil {
 		return err
 	}
-	return r.check(ctx)
+	return r.explain(r.check(ctx))
 }
 
 // ClaimRead starts the tenure of a reader. Call it once after a grant, before the first read of the resource: until
@@ -131,7 +131,7 @@ func (m *Marks) raise(ctx context.Context, resource string, by admission.Bid) er
 		return err
 	}
 	_, err = r.send(ctx, by, body{})
-	return err
+	return r.explain(err)
 }
 
 // KV returns a KV for the resource's data, which is any set of keys that its writers agree on. A write is done only if
@@ -172,6 +172,16 @@ type mark struct {
 }
 
 func (m *mark) key() string { return m.opts.Prefix + m.resource }
+
+// explain names the mark in an error of the client. The other errors name the resource already.
+func (m *mark) explain(err error) error {
+	for _, named := range [...]error{nil, fence.ErrStale, fence.ErrOtherLock, fence.ErrInvalidToken, ErrMalformedMark} {
+		if errors.Is(err, named) {
+			return err
+		}
+	}
+	return fmt.Errorf("etcdfence: mark at %q: %w", m.key(), err)
+}
 
 func (m *mark) check(ctx context.Context) error {
 	by, err := m.bid(ctx, admission.Bid{})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/leasefence/leasefence/fence"
@@ -124,8 +125,8 @@ func marksOn(srv *fakeetcd.Server) func(t *testing.T, resource string) fencetest
 	}
 }
 
-// If the request or the answer of one of the transactions is lost, the verb returns the client's error and sends
-// nothing again. Repeating the call is safe.
+// If the request or the answer of one of the transactions is lost, the verb returns the client's error, with the name of
+// the mark unless it is a write of the KV, and sends nothing again. Repeating the call is safe.
 func TestMarks_lostMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, transactions := range map[string]int{"Put": 2, "Claim": 2, "Move": 2, "ClaimRead": 1} {
@@ -148,6 +149,7 @@ func TestMarks_lostMessages(t *testing.T) {
 					require.Error(t, err)
 					require.NotErrorIs(t, err, fence.ErrStale)
 					require.NotErrorIs(t, err, fence.ErrOtherLock)
+					require.Equal(t, name != "Put", strings.HasPrefix(err.Error(), `etcdfence: mark at "fence/r": `), err)
 					require.Len(t, c.Calls(fakeetcd.Txn), at, "not sent again")
 					done := lost == fakeetcd.Answer && at == transactions
 					require.Equal(t, done, contents(srv, "")["fence/r"] == after, "%s %v %d", name, lost, at)
@@ -157,6 +159,9 @@ func TestMarks_lostMessages(t *testing.T) {
 				}
 			}
 		}
+		_, c := start(t)
+		c.Inject(fakeetcd.Get, fakeetcd.Fault{Err: rpctypes.ErrGRPCPermissionDenied})
+		require.ErrorContains(t, newMarks(t, c).Check(with(t, 41), "r"), `etcdfence: mark at "fence/r": etcdserver: permission denied`)
 	})
 }
 
