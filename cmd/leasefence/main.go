@@ -117,8 +117,6 @@ func newApp() *app {
 func (a *app) run(args []string) int {
 	root := a.command()
 	root.SetArgs(args)
-	root.SetOut(a.out)
-	root.SetErr(a.stderr)
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
@@ -208,7 +206,13 @@ stands for --endpoints, and so on. A flag wins over the environment.
 	a.etcd.register(root.PersistentFlags())
 	root.AddCommand(a.lockCommand(), a.electCommand(), a.lsCommand(), a.getCommand(), a.watchCommand(), a.releaseCommand(), a.explainCommand(),
 		a.doctorCommand(), a.uiCommand())
-	root.InitDefaultHelpCmd() // which takes any topic, and prints the help of leasefence for one that it does not know
+	root.SetOut(a.out)
+	root.SetErr(a.stderr)
+	// For an unknown argument, cobra's own commands print a help and exit with 0.
+	root.InitDefaultCompletionCmd()
+	completion, _, _ := root.Find([]string{"completion"})
+	completion.RunE = root.RunE // what cannot run is not checked
+	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
 	help.Args = func(_ *cobra.Command, topic []string) error {
 		found, unknown, _ := root.Find(topic)

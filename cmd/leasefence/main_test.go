@@ -99,6 +99,7 @@ func TestUsage_wrong(t *testing.T) {
 		"nosuch":                                   `unknown command "nosuch" for "leasefence"`,
 		"help nosuch":                              `unknown command "nosuch" for "leasefence"`,
 		"help lock nosuch":                         `unknown command "nosuch" for "leasefence lock"`,
+		"completion nosuch":                        `unknown command "nosuch" for "leasefence completion"`,
 		"ls a b":                                   "accepts between 0 and 1 arg(s), received 2",
 		"ls --endpoints ,":                         "--endpoints is empty, or has an empty address",
 		"ls --dial-timeout 0s":                     "--dial-timeout is 0s",
