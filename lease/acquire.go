@@ -118,7 +118,7 @@ func (s *Session) attempt(ctx context.Context, name string, opts lockOptions, m 
 			gone = err
 		case errors.Is(err, rpctypes.ErrPermissionDenied) && !replaced && c.g.spoilt(ctx):
 			replaced = true
-			c.g.spoiled.Store(true)
+			c.g.abandoned.Store(true)
 			c.g.s.log.Warn("the lease is replaced: somebody has attached a key to it")
 		default:
 			return nil, err

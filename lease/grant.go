@@ -39,7 +39,7 @@ type grant struct {
 	probing    atomic.Bool
 	probed     int64       // the highest revision that was known at the last probe
 	served     atomic.Bool // a lock was held on it
-	spoiled    atomic.Bool // it was given up, see spoilt: the server still has it
+	abandoned  atomic.Bool // the server still has it, see spoilt
 
 	mu       sync.Mutex    // guards the fields below
 	sent     clock.Instant // when the last acknowledged renewal was sent
@@ -129,7 +129,7 @@ func (g *grant) expired() bool {
 	switch {
 	case g.cause == nil:
 		return false
-	case g.cause.Reason == ReasonLeaseGone && !g.spoiled.Load():
+	case g.cause.Reason == ReasonLeaseGone && !g.abandoned.Load():
 		return true
 	}
 	return !g.adopted && g.s.clock.Since(g.sent)/3 > g.ttl // three TTLs may overflow
