@@ -115,11 +115,6 @@ func newBench(t *testing.T, mutants ...mutant) *bench {
 	}
 }
 
-// unchanged returns the output of the killer's test with no mutant selected. It runs each test only once.
-func (b *bench) unchanged(k killer) (output string, err error) {
-	return b.shared(killer{dir: k.dir, test: k.test}, func() (string, error) { return b.run(k, "") })()
-}
-
 // shared returns a function that returns do's results. Do is called at most once for each key.
 func (b *bench) shared(key killer, do func() (string, error)) func() (string, error) {
 	b.mu.Lock()
@@ -166,8 +161,7 @@ func (b *bench) file(name string) string {
 	return filepath.Join(b.temp, fmt.Sprint(name, "-", b.files.Add(1)))
 }
 
-// run runs one test with a mutant selected, or with none if the name is empty, and with more flags. A failed test is not an
-// error.
+// run runs one test with a mutant selected, and with more flags. A failed test is not an error.
 func (b *bench) run(k killer, mutant string, args ...string) (output string, err error) {
 	overlay, err := b.schemata()
 	if err != nil {

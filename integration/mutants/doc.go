@@ -5,7 +5,7 @@
 // touched. In such a copy a function with a mutant begins with a changed copy of its body, which runs only if the
 // environment selects that mutant. So one test binary of a package serves all mutants that its tests must kill.
 // For each mutant the test runs the killer alone, which must fail at the named assertion. A failed build, a panic, a
-// timeout or another assertion is no kill. With no mutant selected the killer must pass.
+// timeout or another assertion is no kill. On the unchanged code the killer runs among the tests of its package.
 //
 // # To add a mutant
 //

@@ -224,7 +224,7 @@ var queueMutants = table{
 		},
 		"Await: a kept watch is used though it may have begun after the contender's end": {
 			"w == nil ||[- c.rev <= w.since ||-]",
-			killer{inQueue, "FuzzQueue_Await", `"its turn has come: %s of %d"`},
+			killer{inQueue, "FuzzQueue_Await", `require.True(q.t, `}, // by chance a turn, or the end of an own key, is noticed late
 		},
 		"AwaitOwn: a kept watch is used that does not show writes": {
 			"[- || puts && !w.puts-]",
