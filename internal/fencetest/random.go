@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	fewRounds = 80
+	fewRounds = 40
 	atOnce    = 4 // rounds at the same time
 	holders   = 3 // of a round
 	hands     = 2 // goroutines of a holder
