@@ -124,6 +124,9 @@ func TestAdopt_refuses(t *testing.T) {
 		require.Empty(t, srv.Calls(fakeetcd.Any))
 
 		require.ErrorContains(t, second(lease.Adopt(t.Context(), c.Client, 0xabc, lease.Options{})), "lease: adopt lease abc: etcdserver: requested lease not found")
+		c.Inject(fakeetcd.KeepAliveOnce, fakeetcd.Fault{Times: 1, Err: rpctypes.ErrGRPCUserEmpty})
+		require.EqualError(t, second(lease.Adopt(t.Context(), c.Client, 0xabc, lease.Options{})),
+			"lease: adopt lease abc: etcdserver: user name is empty (the server requires authentication, and the client gives no user and password)")
 
 		short, err := c.Grant(t.Context(), 5)
 		require.NoError(t, err)

@@ -125,7 +125,7 @@ func (s *KeepAlive) Renew(clk clock.Clock) (Renewal, error) {
 		opened := s.current == nil
 		if opened {
 			if err := s.open(); err != nil {
-				return a, explainRenewal(err)
+				return a, explain(explainRenewal(err))
 			}
 		}
 		a.Sent = clk.Now() // before the request: the server cannot start the TTL earlier
@@ -146,7 +146,7 @@ func (s *KeepAlive) Renew(clk clock.Clock) (Renewal, error) {
 		}
 		if err != nil {
 			s.drop()
-			return a, explainRenewal(rpctypes.Error(err))
+			return a, explain(explainRenewal(rpctypes.Error(err)))
 		}
 		a.Rev = resp.GetHeader().GetRevision()
 		if resp.TTL <= 0 {
@@ -223,22 +223,22 @@ func (o *unstreamed) Send(r *pb.LeaseKeepAliveRequest) error {
 }
 
 func (o *unstreamed) Recv() (*pb.LeaseKeepAliveResponse, error) {
-	resp, err := RenewOnce(o.ctx, o.client, clientv3.LeaseID(o.id))
+	resp, err := o.client.KeepAliveOnce(once{o.ctx}, clientv3.LeaseID(o.id))
 	if err != nil {
 		return nil, err
 	}
 	return &pb.LeaseKeepAliveResponse{Header: resp.ResponseHeader, ID: o.id, TTL: resp.TTL}, nil
 }
 
-// RenewOnce renews a lease, in one attempt, over a stream of its own.
+// RenewOnce renews a lease, in one attempt, over a stream of its own. [Conn.Do] explains its other errors.
 func RenewOnce(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
 	resp, err := client.KeepAliveOnce(once{ctx}, id)
 	return resp, explainRenewal(err)
 }
 
-// explainRenewal adds to an error of a renewal what is wrong, if the server's text does not say it. If the server
-// does not know the client's auth token, or not yet, the error becomes one that is retried: the client gets a new
-// token for each stream, but does not retry a stream by itself, as it does a request.
+// explainRenewal adds to an error of a renewal which permission is missing. If the server does not know the client's auth
+// token, or not yet, the error becomes one that is retried: the client gets a new token for each stream, but does not
+// retry a stream by itself, as it does a request.
 func explainRenewal(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrInvalidAuthToken):
@@ -246,5 +246,5 @@ func explainRenewal(err error) error {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Errorf("%w (renewing a lease requires permission to write every key attached to it)", err)
 	}
-	return explain(err)
+	return err
 }
