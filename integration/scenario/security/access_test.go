@@ -92,8 +92,8 @@ func TestSession_losesItsAccess(t *testing.T) {
 			err := <-waiter // refused, or lost like its session
 			require.ErrorContains(t, err, `lock "other"`)
 			require.ErrorContains(t, err, row.refused)
-			// Until the deadline five loops retry. Renewals are retried after a tenth of the TTL, at most a second. The watch and
-			// the read of each key are retried after 25 ms, then with a doubling backoff whose jitter takes off up to a half.
+			// Until the deadline the renewals and the watch of each key are retried, with pauses that grow to a second. Without
+			// these there would be hundreds.
 			tried := in.Sent(authenticate) - before
 			require.LessOrEqual(t, tried, 5*8)
 			if errors.Is(row.err, rpctypes.ErrAuthFailed) {
@@ -101,7 +101,7 @@ func TestSession_losesItsAccess(t *testing.T) {
 			}
 
 			// A further call fails again at once. Between calls the session only tries to delete the waiter's key, until the lease
-			// has surely expired: at first, a third of the TTL later, and then after twice the pause before.
+			// has surely expired: at once, after a third of the TTL, and then after twice the pause before.
 			err = second(s.Lock(rig.Bounded(t), "n"))
 			require.ErrorIs(t, err, row.err)
 			require.ErrorContains(t, err, row.refused)

@@ -113,7 +113,10 @@ func logHasNoSecrets() error {
 		}
 		reached[record.Msg] = true
 	}
-	if flag.Lookup("test.run").Value.String() == "" && len(reached) < 8 { // some more depend on when a renewal or a watch begins
+	for _, chance := range []string{"lease held again", "the key of a lock is not watched"} { // as a renewal or a watch begins
+		delete(reached, chance)
+	}
+	if flag.Lookup("test.run").Value.String() == "" && len(reached) < 9 {
 		errs = append(errs, fmt.Errorf("the tests have produced only the lines %v of the golden list", slices.Sorted(maps.Keys(reached))))
 	}
 	return errors.Join(errs...)
