@@ -211,7 +211,7 @@ stands for --endpoints, and so on. A flag wins over the environment.
 	// For an unknown argument, cobra's own commands print a help and exit with 0.
 	root.InitDefaultCompletionCmd()
 	completion, _, _ := root.Find([]string{"completion"})
-	completion.RunE = root.RunE // what cannot run is not checked
+	completion.RunE = root.RunE // cobra checks the arguments of a command that can run
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})
 	help.Args = func(_ *cobra.Command, topic []string) error {
